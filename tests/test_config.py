@@ -69,7 +69,8 @@ def test_a_kubelets_own_file_is_accepted_with_one_warning_for_what_has_no_effect
     assert file.config.cgroup_driver == "systemd"
     assert file.config.kube_reserved == {"cpu": "500m", "memory": "1Gi"}
     (warning,) = file.warnings
-    assert str(warning).startswith("node.yaml:3: authentication: not honoured here")
+    assert str(warning).startswith("node.yaml:4: authentication.anonymous: not honoured here")
+    assert file.config.authentication.x509.client_ca_file == "/etc/kubernetes/pki/ca.crt"
     assert "staticPodPath" in warning.message
     assert "kubeReserved" not in warning.message
     assert list(validate_config(file.config)) == []

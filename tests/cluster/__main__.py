@@ -89,12 +89,12 @@ In another terminal, as root:
 
 
 def _look_inside(state: Path) -> str:
-    """For what kubectl cannot ask a node yet: its logs above all."""
+    """For what kubectl does not ask a node: `evenkeel why` and others."""
     program = os.path.relpath(Path(sys.executable).with_name("evenkeel"))
-    return f"""What a node says itself, for `kubectl logs` and `kubectl exec` do not reach it yet:
+    return f"""What a node says itself:
   export EVENKEEL_STATE_DIR={state}
   {program} get pods
-  {program} logs POD
+  {program} why POD
 """
 
 

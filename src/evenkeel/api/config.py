@@ -58,6 +58,14 @@ class CrashLoopBackOffConfig(NamedTuple):
     max_container_restart_period: Duration | None = None  # None: kubelet's default of five minutes
 
 
+class KubeletX509Authentication(NamedTuple):
+    client_ca_file: str = ""  # "": the cluster's authority, if it has signed the node's own certificate
+
+
+class KubeletAuthentication(NamedTuple):
+    x509: KubeletX509Authentication = KubeletX509Authentication()
+
+
 class KubeletConfiguration(NamedTuple):
     """The configuration. Lists and maps of Kubernetes are tuples and read-only maps here."""
 
@@ -126,6 +134,11 @@ class KubeletConfiguration(NamedTuple):
     allowed_host_access: tuple[str, ...] = ()  # HOST_ACCESS: what pods may ask for
     seccomp_profile_root: str = "/var/lib/kubelet/seccomp"  # profiles of the type Localhost
     pod_cidr: str = ""  # "": a subnet that this machine does not use
+    port: Int32 = 10250  # of the server of a node of a cluster; 0: there is none
+    healthz_port: Int32 = 10248  # of its /healthz on loopback; 0: there is none
+    tls_cert_file: str = ""  # "": the node makes one
+    tls_private_key_file: str = ""
+    authentication: KubeletAuthentication = KubeletAuthentication()
     rotate_certificates: bool = True  # of a node of a cluster
     # What pods of a cluster have to end when the node is shut down. 0: each has its own grace period.
     shutdown_grace_period: Duration = Duration(0)
@@ -231,6 +244,7 @@ _FLAGS = {
     "crash_loop_back_off": "--max-container-restart-period",
     "memory_swap": "--memory-swap-behavior",
     "pod_pids_limit": "--pod-max-pids",
+    "authentication": "--client-ca-file",
     "reserved_system_cpus": "--reserved-cpus",
 }
 

@@ -23,7 +23,13 @@ WRONG_SHAPE = "Decode"
 UNKNOWN_FIELD = "FieldUnknown"
 
 # Types of Kubernetes that have no version in their name.
-_UNVERSIONED = {"KubeletConfiguration", "MemorySwapConfiguration", "CrashLoopBackOffConfig"}
+_UNVERSIONED = {
+    "KubeletConfiguration",
+    "KubeletAuthentication",
+    "KubeletX509Authentication",
+    "MemorySwapConfiguration",
+    "CrashLoopBackOffConfig",
+}
 
 
 class Findings:

@@ -14,6 +14,7 @@ _camel = {
     "container_id": "containerID",
     "cpu_cfs_quota": "cpuCFSQuota",
     "server_tls_bootstrap": "serverTLSBootstrap",
+    "client_ca_file": "clientCAFile",
     "cpu_cfs_quota_period": "cpuCFSQuotaPeriod",
     "downward_api": "downwardAPI",
     "external_ips": "externalIPs",

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenkeel.api.config import (
     CrashLoopBackOffConfig,
+    KubeletAuthentication,
     KubeletConfiguration,
+    KubeletX509Authentication,
     MemorySwapConfiguration,
     defaulted,
     flag_of,
@@ -181,6 +183,10 @@ def _swap(text: str) -> MemorySwapConfiguration:
     return MemorySwapConfiguration(text)
 
 
+def _client_authority(text: str) -> KubeletAuthentication:
+    return KubeletAuthentication(KubeletX509Authentication(text))
+
+
 def _restart_period(text: str) -> CrashLoopBackOffConfig:
     return CrashLoopBackOffConfig(Duration.parse(text))
 
@@ -309,6 +315,15 @@ _FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
         _text,
         "CIDR",
         "addresses of pods with hostNetwork: false (a subnet in 10.0.0.0/8 that is free)",
+    ),
+    "port": (_integer, "PORT", "of the server of a cluster's node; 0 is none (10250)"),
+    "healthz_port": (_integer, "PORT", "of a node's /healthz on 127.0.0.1; 0 is none (10248)"),
+    "tls_cert_file": (_text, "FILE", "the server's certificate, in PEM, for --kubeconfig and --listen"),
+    "tls_private_key_file": (_text, "FILE", "its key, in PEM"),
+    "authentication": (
+        _client_authority,
+        "FILE",
+        "whose client certificates a cluster's node accepts, in PEM (default: the cluster's)",
     ),
     "rotate_certificates": (_truth, "BOOL", "renew the node's certificate before it expires (true)"),
     "shutdown_grace_period": (

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from evenkeel.agent.startup import start
+from evenkeel.api.config import KubeletConfiguration, flag_of
 from evenkeel.cli.arguments import add_state_flag
-from evenkeel.cli.config_flags import add_config_flags, config_from
+from evenkeel.cli.config_flags import add_config_flags, config_from, given_fields
 from evenkeel.cli.inputs import node_from
 from evenkeel.cli.output import printable_lines
 from evenkeel.cli.up_view import log_above, view_of
@@ -29,6 +30,8 @@ from evenkeel.server.app import serve
 if TYPE_CHECKING:
     from evenkeel.agent.agent import Agent
     from evenkeel.kube.cluster import Cluster, ClusterMember
+    from evenkeel.server.handlers import Handlers
+    from evenkeel.server.kubelet.node_server import NodeServer
     from evenkeel.server.tcp import TcpEndpoint
 
 log = logging.getLogger("evenkeel")
@@ -110,8 +113,6 @@ def _add_listen_flags(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS:PORT",
         help="answer over TCP, too, with TLS and a token, such as 127.0.0.1:10250 (default: only the Unix socket)",
     )
-    parser.add_argument("--tls-cert-file", metavar="FILE", default="", help="the certificate, in PEM")
-    parser.add_argument("--tls-private-key-file", metavar="FILE", default="", help="its key, in PEM")
     parser.add_argument(
         "--token-file", metavar="FILE", default="", help="the file with the token for reading (mode 0600)"
     )
@@ -126,20 +127,23 @@ def _add_listen_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _endpoint_from(args: argparse.Namespace) -> "TcpEndpoint | None":
+def _endpoint_from(args: argparse.Namespace, config: KubeletConfiguration) -> "TcpEndpoint | None":
     if args.listen is None:
-        for flag in ("tls_cert_file", "tls_private_key_file", "token_file", "admin_token_file"):
+        for flag in ("token_file", "admin_token_file"):
             if getattr(args, flag):
-                name = flag.replace("_", "-")
-                raise EvenkeelError(f"--{name} needs --listen")
+                raise EvenkeelError(f"--{flag.replace('_', '-')} needs --listen")
+        given = given_fields(args)
+        for field in ("tls_cert_file", "tls_private_key_file"):
+            if field in given and not args.kubeconfig:
+                raise EvenkeelError(f"{flag_of(field)} needs --listen or --kubeconfig")
         return None
     from evenkeel.server.tcp import TcpFlags, endpoint_from
 
     return endpoint_from(
         TcpFlags(
             args.listen,
-            args.tls_cert_file,
-            args.tls_private_key_file,
+            config.tls_cert_file,
+            config.tls_private_key_file,
             args.token_file,
             args.admin_token_file,
             args.listen_beyond_loopback,
@@ -169,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
     for excess in beyond_machine(capacity, machine_capacity()):
         log.warning("--node: %s; requests beyond that cannot be kept", excess)
     node = node_view(capacity, config)
-    return asyncio.run(_up(args, node, _endpoint_from(args), _cluster_from(args)))
+    return asyncio.run(_up(args, node, _endpoint_from(args, config), _cluster_from(args)))
 
 
 def beyond_machine(given: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:
@@ -212,6 +216,7 @@ async def _up(
         log_above(view)
         showing = asyncio.create_task(view.run())
         member = _joined(cluster, agent, node)
+        node_server = _served(cluster, agent, node, server.handlers, args.state_dir)
         failing = asyncio.create_task(_failed(agent, member))
         stopping = asyncio.create_task(stop.wait())
         notify("READY=1")
@@ -228,6 +233,8 @@ async def _up(
             if is_stopping_pods:
                 await member.shut_down()
             await member.close()
+        if node_server is not None:
+            await node_server.close()
     finally:
         await running.close(stop_pods=is_stopping_pods)
     view.freeze()
@@ -250,6 +257,19 @@ def _joined(cluster: "Cluster | None", agent: "Agent", node: NodeView) -> "Clust
     member = ClusterMember(cluster, agent, node)
     member.start()
     return member
+
+
+def _served(
+    cluster: "Cluster | None", agent: "Agent", node: NodeView, handlers: "Handlers", state_dir: str
+) -> "NodeServer | None":
+    """The server of a cluster's node, if it is one."""
+    if cluster is None:
+        return None
+    from evenkeel.server.kubelet.node_server import node_server
+
+    server = node_server(cluster, node.config, agent, handlers, state_dir)
+    server.start()
+    return server
 
 
 async def _failed(agent: "Agent", member: "ClusterMember | None") -> BaseException | None:

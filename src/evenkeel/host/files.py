@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from evenkeel.errors import EvenkeelError, reason
 
@@ -74,6 +74,15 @@ def replace_own(path: str, content: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def file_stamps(paths: Iterable[str]) -> tuple[tuple[int, int], ...] | None:
+    """Differs from an earlier result if one of the files was written or replaced meanwhile. None if one is missing: it
+    may be being replaced."""
+    try:
+        return tuple((seen.st_mtime_ns, seen.st_ino) for seen in map(os.stat, paths))
+    except OSError:
+        return None
 
 
 def decoded(path: str, content: bytes) -> str:

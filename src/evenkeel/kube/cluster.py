@@ -104,7 +104,7 @@ class ClusterMember:
             cluster.node_name,
             cluster.node_name,
             cluster.node_ip,
-            0,
+            node.config.port,
             cluster.labels,
             node.capacity.swap_bytes,
             has_container_runtime=bool(node.config.container_runtime_endpoint),

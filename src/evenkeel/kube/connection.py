@@ -21,13 +21,13 @@ _READ_BYTES = 1 << 16
 _LARGEST_BYTES = 64 << 20  # of an answer: a list of all pods of a node is below 2 MiB
 _LONGEST_LINE_BYTES = 8 << 20  # of an event: an object has 1.5 MiB at most, and escapes make it longer
 # A peer that is gone without a word is noticed after 15 + 3 × 5 seconds.
-_KEEPALIVE = (
+KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
 )
+_OPTIONS = (*KEEPALIVE, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000))
 
 
 class Unreachable(EvenkeelError):
@@ -67,7 +67,7 @@ class Connection:
         except OSError as error:  # an SSLError is an OSError
             raise Unreachable(f"{config.server} cannot be reached: {reason(error)}") from None
         connected = writer.get_extra_info("socket")
-        for level, option, value in _KEEPALIVE:
+        for level, option, value in _OPTIONS:
             connected.setsockopt(level, option, value)
         return cls(identity, f"{config.host}:{config.port}", reader, writer)
 

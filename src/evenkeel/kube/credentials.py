@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.host.files import read_text
-from evenkeel.kube.kubeconfig import ExecPlugin, Kubeconfig, tls_context
+from evenkeel.host.files import file_stamps, read_text
+from evenkeel.kube.kubeconfig import ExecPlugin, Kubeconfig, read_pair, tls_context
 
 _TOKEN_SECONDS = 60.0  # a token file is read again after that time
 _PLUGIN_SECONDS = 60.0
@@ -51,11 +51,17 @@ class Credentials:
         self._clock = clock
         self._pair = self._read_pair()
         self._context = tls_context(config, *self._pair)
+        self._stamp: tuple[tuple[int, int], ...] = ()
         self._stamp = self._stamps()
         self._token = config.token
         self._token_read_at = -_TOKEN_SECONDS
         self._answer: _PluginAnswer | None = None
         self._asking = asyncio.Lock()
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The client certificate and its key, in PEM. The key is empty if it is in the text of the certificate."""
+        return self._pair
 
     async def identity(self) -> Identity:
         """The identity of now. Raises EvenkeelError."""
@@ -80,18 +86,11 @@ class Credentials:
         certificate, key = self.config.certificate_files
         if not certificate:
             return self.config.certificate_pem, self.config.key_pem
-        # One file has both where it is replaced as a whole: two reads might find two pairs.
-        return read_text(certificate), "" if key == certificate else read_text(key)
+        return read_pair(certificate, key)
 
     def _stamps(self) -> tuple[tuple[int, int], ...]:
-        found = []
-        for path in filter(None, self.config.certificate_files):
-            try:
-                seen = os.stat(path)
-            except OSError:
-                return self._stamp  # it is being replaced: the former one is used until then
-            found.append((seen.st_mtime_ns, seen.st_ino))
-        return tuple(found)
+        found = file_stamps(filter(None, self.config.certificate_files))
+        return self._stamp if found is None else found  # if they are being replaced, the former ones are used
 
     def _current_token(self) -> str:
         now = time.monotonic()

@@ -195,6 +195,11 @@ def tls_context(config: Kubeconfig, certificate_pem: str, key_pem: str) -> ssl.S
     return context
 
 
+def read_pair(certificate: str, key: str) -> tuple[str, str]:
+    """The texts of the two files. If one file has both, the second is empty: two reads might find two pairs."""
+    return read_text(certificate), "" if key == certificate else read_text(key)
+
+
 def load_key_pair(context: ssl.SSLContext, certificate_pem: str, key_pem: str, what: str) -> None:
     """Loads a certificate and its key. Python's ssl module reads them from files only, so they are in memory files for
     that moment. Raises EvenkeelError, with `what` in front."""

@@ -47,9 +47,9 @@ async def serve(
 
 class Server:
     def __init__(self, front: Front, state_dir: str, limits: Limits) -> None:
-        self._handlers = Handlers(front)
+        self.handlers = Handlers(front)
         self._routes = RouteTable(
-            self._handlers, SessionHandlers(front), WorkloadHandlers(front), ObjectHandlers(front)
+            self.handlers, SessionHandlers(front), WorkloadHandlers(front), ObjectHandlers(front)
         )
         self._state_dir = state_dir
         self._limits = limits
@@ -100,7 +100,7 @@ class Server:
             await self.listener.close()
         self.remove_socket()
         await self._connections.close(_FINISH_SECONDS)
-        await self._handlers.close()
+        await self.handlers.close()
         self._server = None
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,9 +117,9 @@ class Server:
         while True:
             await asyncio.sleep(_SOCKET_CHECK_SECONDS)
             failure = self._socket_file.directory_failure()
-            if failure and failure != self._handlers.failure:
+            if failure and failure != self.handlers.failure:
                 _log.error("%s: the journal and the files of pods are lost; start the agent again", failure)
-            self._handlers.failure = failure
+            self.handlers.failure = failure
             if not failure and self._socket_file.is_missing():
                 await self._listen_again()
 

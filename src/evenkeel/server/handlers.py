@@ -7,7 +7,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from evenkeel.agent.front import Front
 from evenkeel.api.encode import encode
@@ -88,10 +88,12 @@ class Handlers:
     async def pods(self, request: Request) -> Answer:
         namespace = request.parameters.get("namespace", "")
         pods = self._front.pods()
+        return await self.pod_list([pod for pod in pods if namespace in ("", pod.metadata.namespace)])
+
+    async def pod_list(self, pods: Sequence[Pod]) -> Answer:
         texts: list[bytes] = []
         for number, pod in enumerate(pods, start=1):
-            if not namespace or pod.metadata.namespace == namespace:
-                texts.append(self._texts.of(pod))
+            texts.append(self._texts.of(pod))
             if number % _PODS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
         head = b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":['

@@ -3,8 +3,9 @@
 The addresses and parameters are those of the Kubernetes API, so that its clients can use them.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from evenkeel.agent.front import Front
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
@@ -20,22 +21,84 @@ _TRUE, _FALSE = ("1", "true"), ("", "0", "false")
 FLAGS = (*_TRUE, *_FALSE)
 
 
+class SessionPlaces:
+    """The sessions of one server, at most so many at a time."""
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    async def open(
+        self,
+        open_session: Callable[[], Awaitable[Session]],
+        serve: Callable[[Any, Session], Awaitable[None]],
+    ) -> Upgrade:
+        """Opens a session before the connection becomes another one. `serve` gets both, and closes the session."""
+        async with self.place() as place:
+            try:
+                session = await open_session()
+            except SessionRefused as error:
+                raise Refused(409, error.message, hint=error.hint) from None
+            return place.upgrade(lambda socket: serve(socket, session), session.close)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator["_Place"]:
+        """A place, which is kept if it becomes an `Upgrade`. Raises Refused if there is none."""
+        if self._open >= MOST_SESSIONS:
+            raise Refused(503, f"{MOST_SESSIONS} sessions are open", hint="close some of them")
+        self._open += 1
+        place = _Place(self._leave)
+        try:
+            yield place
+        finally:
+            if not place.is_kept:
+                self._leave()
+
+    def _leave(self) -> None:
+        self._open -= 1
+
+
+class _Place:
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self.is_kept = False
+        self._leave = leave
+
+    def upgrade(
+        self, serve: Callable[[Any], Awaitable[None]], close: Callable[[], Awaitable[None]]
+    ) -> Upgrade:
+        """An answer that leaves the place in the end."""
+        self.is_kept = True
+
+        async def serve_and_leave(socket: object) -> None:
+            try:
+                await serve(socket)
+            finally:
+                self._leave()
+
+        async def close_and_leave() -> None:
+            self._leave()
+            await close()
+
+        return Upgrade(serve_and_leave, close_and_leave)
+
+
 class SessionHandlers:
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._open = 0
+        self._sessions = SessionPlaces()
 
     async def exec(self, request: Request) -> Upgrade:
         key = self._key(request)
         container = request.parameters.get("container", "")
         wanted = _streams(request)
-        return await self._session(lambda: self._front.open_exec(key, container, request.command, wanted))
+        return await self._sessions.open(
+            lambda: self._front.open_exec(key, container, request.command, wanted), relay
+        )
 
     async def attach(self, request: Request) -> Upgrade:
         key = self._key(request)
         container = request.parameters.get("container", "")
         wanted = _streams(request)
-        return await self._session(lambda: self._front.open_attach(key, container, wanted))
+        return await self._sessions.open(lambda: self._front.open_attach(key, container, wanted), relay)
 
     async def port_forward(self, request: Request) -> Upgrade:
         key = self._key(request)
@@ -43,58 +106,23 @@ class SessionHandlers:
         if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _LARGEST_PORT):
             raise Refused(400, f'ports: "{text[:40]}" is not a port from 1 to {_LARGEST_PORT}')
         port = int(text)
-        self._take_place()
-        connection, problem = None, ""
-        try:
-            connection = await self._front.open_port(key, port)
-        except SessionRefused as error:
-            problem = error.message
-        except BaseException:
-            self._open -= 1
-            raise
-
-        async def serve(socket: "WebSocket") -> None:
-            from evenkeel.server.port_relay import relay_port
-
+        async with self._sessions.place() as place:
+            connection, problem = None, ""
             try:
+                connection = await self._front.open_port(key, port)
+            except SessionRefused as error:
+                problem = error.message
+
+            async def serve(socket: "WebSocket") -> None:
+                from evenkeel.server.port_relay import relay_port
+
                 await relay_port(socket, connection, port, problem)
-            finally:
-                self._open -= 1
 
-        async def close() -> None:
-            self._open -= 1
-            if connection is not None:
-                connection.close()
+            async def close() -> None:
+                if connection is not None:
+                    connection.close()
 
-        return Upgrade(serve, close)
-
-    async def _session(self, open_session: Callable[[], Awaitable[Session]]) -> Upgrade:
-        self._take_place()
-        try:
-            session = await open_session()
-        except SessionRefused as error:
-            self._open -= 1
-            raise Refused(409, error.message, hint=error.hint) from None
-        except BaseException:
-            self._open -= 1
-            raise
-
-        async def serve(socket: "WebSocket") -> None:
-            try:
-                await relay(socket, session)
-            finally:
-                self._open -= 1
-
-        async def close() -> None:
-            self._open -= 1
-            await session.close()
-
-        return Upgrade(serve, close)
-
-    def _take_place(self) -> None:
-        if self._open >= MOST_SESSIONS:
-            raise Refused(503, f"{MOST_SESSIONS} sessions are open", hint="close some of them")
-        self._open += 1
+            return place.upgrade(serve, close)
 
     def _key(self, request: Request) -> str:
         namespace, name = request.path[3], request.path[5]

@@ -1,0 +1,35 @@
+"""The pods of this machine by the names that they have in the cluster.
+
+A pod that was handed in on this machine has a mirror there, with the node's name behind its own. By its own name it is
+not found: a pod of the cluster may have that, wait for it here, and belong to somebody else.
+"""
+
+from collections.abc import Callable
+
+from evenkeel.agent.front import Front
+from evenkeel.api.pod import Pod
+from evenkeel.server.http import Refused
+
+
+class NodePods:
+    def __init__(self, front: Front, node_name: str, is_of_cluster: Callable[[str], bool]) -> None:
+        """`is_of_cluster` says of a UID whether the pod came from the cluster."""
+        self._front = front
+        self._suffix = f"-{node_name}"
+        self._is_of_cluster = is_of_cluster
+
+    def found(self, namespace: str, name: str) -> Pod:
+        """Raises Refused."""
+        pod = self._front.pod(f"{namespace}/{name}")
+        if pod is not None and self._is_of_cluster(pod.metadata.uid):
+            return pod
+        local = self._front.pod(f"{namespace}/{name.removesuffix(self._suffix)}")
+        is_mirrored = name.endswith(self._suffix) and local is not None
+        if local is None or not is_mirrored or self._is_of_cluster(local.metadata.uid):
+            raise Refused(404, f'pod "{name[:253]}" not found in namespace "{namespace[:63]}"')
+        return local
+
+    def present(self, pod: Pod) -> Pod | None:
+        """The pod as it is now; None if it is gone."""
+        now = self._front.pod(pod.key)
+        return now if now is not None and now.metadata.uid == pod.metadata.uid else None

@@ -1,0 +1,181 @@
+"""A node's server before a front that runs nothing, with an API server that decides as a test says."""
+
+import asyncio
+import http.client
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evenkeel.kube.client import Client
+from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.kubeconfig import read_kubeconfig
+from evenkeel.runtime.paths import state_paths
+from evenkeel.server.handlers import Handlers
+from evenkeel.server.kubelet.access import Access
+from evenkeel.server.kubelet.node_pods import NodePods
+from evenkeel.server.kubelet.node_server import NodePorts, NodeServer
+from evenkeel.server.kubelet.routes import NodeRoutes
+from evenkeel.server.kubelet.tls import ClientAuthority, NodeTls
+from tests.certificates import make_certificate
+from tests.cluster.authority import Authority
+from tests.kernel.waiting import eventually
+from tests.models.api_server import ApiServer, Asked, kubeconfig
+
+NODE = "node1"
+ALLOWED = "allowed"  # a user with all rights, and the token of one
+GOOD_TOKENS = {ALLOWED: "allowed", "poor": "poor"}
+
+
+class Cluster:
+    """What the API server knows: tokens, and rights as (user, verb, subresource). All of it may be changed."""
+
+    def __init__(self) -> None:
+        self.tokens = dict(GOOD_TOKENS)
+        self.rights: set[tuple[str, str, str]] = set()
+        self.is_away = False
+        self.reviews: list[dict[str, Any]] = []
+
+    async def answer(self, asked: Asked) -> None:
+        if self.is_away:
+            asked.hang_up()
+            return
+        spec = asked.body["spec"]
+        self.reviews.append(asked.body)
+        if asked.target.endswith("/tokenreviews"):
+            name = self.tokens.get(spec["token"])
+            user = {"username": name, "groups": ["pods"]} if name else {}
+            await asked.answer(201, {"status": {"authenticated": bool(name), "user": user}})
+            return
+        what = spec["resourceAttributes"]
+        assert (what["resource"], what["name"]) == ("nodes", NODE)
+        key = (spec["user"], what["verb"], what["subresource"])
+        await asked.answer(201, {"status": {"allowed": spec["user"] == ALLOWED or key in self.rights}})
+
+
+class NodeUnderTest:
+    def __init__(self, directory: Path, front: Any) -> None:
+        self.front = front
+        self.cluster = Cluster()
+        self.authority = Authority(directory / "authority")
+        self.certificate, self.key = make_certificate(directory)
+        self.state = directory / "state"
+        self.local: set[str] = set()  # the UIDs of pods that were handed in on this machine
+        self.now = 1000.0
+        self.port, self.healthz_port = free_port(), free_port()
+        self._directory = directory
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        async def do() -> Any:
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(do(), self._loop).result(30)
+
+    def start(self) -> None:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
+        eventually(lambda: _is_open(self.port) and _is_open(self.healthz_port))
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        api = ApiServer(self.cluster.answer)
+        self._api = await asyncio.start_server(api.serve, "127.0.0.1", 0, ssl=context)
+        port = self._api.sockets[0].getsockname()[1]
+        path = kubeconfig(self._directory, port, self.certificate, {"token": "the-node"})
+        client = Client(Credentials(read_kubeconfig(str(path))))
+        handlers = Handlers(self.front)
+        pods = NodePods(self.front, NODE, lambda uid: uid not in self.local)
+        self.tls = NodeTls(self.certificate, self.key, ClientAuthority(str(self.authority.certificate)))
+        self.server = NodeServer(
+            NodeRoutes(self.front, pods, handlers, state_paths(str(self.state))),
+            handlers,
+            NodePorts("127.0.0.1", self.port, self.healthz_port),
+            self.tls,
+            Access(client, NODE, lambda: self.now),
+        )
+        self.server.start()
+
+    async def _stop(self) -> None:
+        await self.server.close()
+        self._api.close()
+
+    def trusting(self, client: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.certificate)
+        if client is not None:
+            context.load_cert_chain(*map(str, client))
+        return context
+
+    def ask(
+        self,
+        target: str,
+        *,
+        token: str = ALLOWED,
+        method: str = "GET",
+        client: tuple[Path, Path] | None = None,
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=self.trusting(client), timeout=30
+        )
+        sent = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
+        try:
+            connection.request(method, target, body, sent)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+@contextmanager
+def node_server(directory: Path, front: Any) -> Iterator[NodeUnderTest]:
+    node = NodeUnderTest(directory, front)
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+def expired(authority: Authority, user: str) -> tuple[Path, Path]:
+    """A certificate of the authority that was valid yesterday."""
+    certificate, key = authority.client(f"expired-{user}", user)
+    request = authority.directory / f"expired-{user}.csr"
+    command = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        request,
+        "-CA",
+        authority.certificate,
+        "-CAkey",
+        authority.key,
+    ]
+    subprocess.run(
+        [*map(str, command), "-days", "-1", "-out", str(certificate)], check=True, capture_output=True
+    )
+    return certificate, key
