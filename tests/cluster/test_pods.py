@@ -88,6 +88,26 @@ def test_a_pod_waits_for_a_config_map_that_is_not_there_yet(workspace: Workspace
     workspace.until("waits", is_ready)
 
 
+def test_the_files_of_a_config_map_follow_it(workspace: Workspace, nodes: list[Node]):
+    def colours(colour: str) -> dict:
+        metadata = {"name": "colours"}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"colour": colour}}
+
+    workspace.apply(
+        colours("red"),
+        pod(
+            "follows",
+            *shell("until grep -q blue /etc/colours/colour; do sleep 0.1; done"),
+            restartPolicy="Never",
+            volumes=[{"name": "colours", "configMap": {"name": "colours"}}],
+            container={"volumeMounts": [{"name": "colours", "mountPath": "/etc/colours"}]},
+        ),
+    )
+    workspace.until("follows", is_ready)
+    workspace.apply(colours("blue"))
+    workspace.until_phase("follows", "Succeeded")
+
+
 def test_a_deleted_pod_has_its_grace_and_is_gone(workspace: Workspace, nodes: list[Node]):
     workspace.apply(
         pod(

@@ -1,8 +1,8 @@
 """What the cluster's pods take from the API server: ConfigMaps, Secrets, and tokens of their service accounts.
 
-An object is fetched when the first pod refers to it, and again every minute until no pod does: a node may read an
-object only while one of its pods refers to it. Right after a pod was bound the API server may not know that yet, so a
-refusal is tried again. Tokens are bound to their pod and renewed at 80 % of their life.
+An object is fetched when the first pod refers to it, and watched until no pod does: a node may read an object only
+while one of its pods refers to it. Right after a pod was bound the API server may not know that yet, so a refusal is
+tried again. Tokens are bound to their pod and renewed at 80 % of their life.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.api.validation import validate_data
 from evenkeel.api.volume_types import ServiceAccountTokenProjection
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import NOT_FOUND, ApiError, Backoff, Client, Json, path_of
+from evenkeel.kube.client import NOT_FOUND, ApiError, Backoff, Client, Json, metadata_of, path_of
+from evenkeel.kube.watch import DELETED, Watch
 
 log = logging.getLogger(__name__)
 
-_REFRESH_SECONDS = 60.0
 _BACKOFF_SECONDS = (0.1, 20.0)
 _FIRST_SECONDS = 5.0  # a new pod waits that long for its data, and then starts to say what it lacks
 _DEFAULT_TOKEN_SECONDS = 3600
@@ -142,27 +142,34 @@ class PodData:
     # One object
 
     async def _keep(self, key: DataKey, tried: asyncio.Event) -> None:
-        path = path_of("api", "v1", "namespaces", key.namespace, _PLURALS[key.kind], key.name)
+        """Fetches the object, and then follows its changes, also if it is not there yet."""
+        collection = path_of("api", "v1", "namespaces", key.namespace, _PLURALS[key.kind])
+        version = await self._fetched(key, f"{collection}{path_of(key.name)}", tried)
+        if version is not None:
+            name = {"fieldSelector": f"metadata.name={key.name}"}  # a node may watch a single one only
+            handler = _ObjectHandler(key, self._data)
+            await Watch(self._client, collection, handler, str(key), name, version).run()
+
+    async def _fetched(self, key: DataKey, path: str, tried: asyncio.Event) -> str | None:
+        """The version from which the object can be watched; None if it never changes."""
         backoff = Backoff(*_BACKOFF_SECONDS)
         while True:
             try:
-                found = _read(key, await self._client.get(path))
+                value = await self._client.get(path)
+                found = _read(key, value)
             except ApiError as error:
                 if error.code == NOT_FOUND:
                     self._data.cluster_has(key, None)
                     tried.set()
+                    return ""
                 await backoff.wait()
-                continue
             except EvenkeelError as error:
                 log.debug("cluster: %s: %s", key, error)
                 await backoff.wait()
-                continue
-            self._data.cluster_has(key, found)
-            tried.set()
-            if found.is_immutable:
-                return
-            backoff.reset()
-            await asyncio.sleep(_REFRESH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 no secret
+            else:
+                self._data.cluster_has(key, found)
+                tried.set()
+                return None if found.is_immutable else str(metadata_of(value).get("resourceVersion") or "")
 
     async def _keep_token(
         self, key: DataKey, pod: Pod, token: ServiceAccountTokenProjection, tried: asyncio.Event
@@ -202,6 +209,23 @@ class PodData:
             life = expires.timestamp() - self._clock()
             wait = min(life * 0.8, _LONGEST_TOKEN_SECONDS)
             await asyncio.sleep(max(wait - random.uniform(0, _JITTER_SECONDS), 1.0))  # noqa: S311 no secret
+
+
+class _ObjectHandler:
+    """A handler of the watch of one object."""
+
+    def __init__(self, key: DataKey, data: ClusterData) -> None:
+        self._key = key
+        self._data = data
+
+    def listed(self, objects: list[Json]) -> None:
+        if not objects:
+            self._data.cluster_has(self._key, None)
+        for one in objects:
+            self.changed("", one)
+
+    def changed(self, type_: str, one: Json) -> None:
+        self._data.cluster_has(self._key, None if type_ == DELETED else _read(self._key, one))
 
 
 def _read(key: DataKey, value: Json) -> DataObject:

@@ -39,7 +39,8 @@ class WatchHandler(Protocol):
 
 
 class Watch:
-    """`selectors` are fieldSelector and labelSelector. `what` names the objects in messages."""
+    """`selectors` are fieldSelector and labelSelector. `what` names the objects in messages. With the `version` of
+    objects that the handler has already, only changes after it are asked for."""
 
     def __init__(
         self,
@@ -48,13 +49,14 @@ class Watch:
         handler: WatchHandler,
         what: str,
         selectors: Mapping[str, str] | None = None,
+        version: str = "",
     ) -> None:
         self._client = client
         self._path = path
         self._handler = handler
         self._what = what
         self._selectors = dict(selectors or {})
-        self._version = ""  # empty: everything must be listed
+        self._version = version  # empty: everything must be listed
         self._streams_lists = True
         self._failure = ""
         self._has_heard = False  # since the watch was opened
