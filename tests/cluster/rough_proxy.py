@@ -26,12 +26,18 @@ MOST_BYTES_BEFORE_CUT = 20_000
 FAULTY, FAULTY_WATCH = 0.3, 0.6  # how many requests, and how many watches, go wrong while it is rough
 # What may happen to a request: it never arrives; its answer is lost, or ends in the middle; it takes long; or it is
 # refused.
-REQUEST_FAULTS = ("cut", "answer lost", "answer torn", "slow", "429", "500", "503")
+REQUEST_FAULTS = ("cut", "answer lost", "answer torn", "slow", "409", "429", "500", "503")
 # And to a watch: it is refused, ends after some bytes or some time, mostly in the middle of a line; or says that its
 # version is too old.
 WATCH_FAULTS = ("cut", "slow", "torn", "torn later", "stalled", "ended", "410", "410 later", "429", "500")
 TOO_MANY = 429
-_REASONS = {410: "Expired", TOO_MANY: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+_REASONS = {
+    409: "Conflict",
+    410: "Expired",
+    TOO_MANY: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
 
 
 class Cut(Exception):

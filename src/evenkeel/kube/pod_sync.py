@@ -15,7 +15,7 @@ from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import Profile
 from evenkeel.api.container import EnvVar
 from evenkeel.api.pod import Pod
-from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Client, Json
+from evenkeel.kube.client import NOT_FOUND, ApiError, Client, Json
 from evenkeel.kube.pod_object import (
     TERMINAL,
     NotHonoured,
@@ -209,9 +209,9 @@ class PodSync:
             elif uid in self._refused and phase_of(one) not in TERMINAL:
                 await self._patch(uid, one, not_honoured_status(one, self._refused[uid]))
         except ApiError as error:
-            if error.code not in (NOT_FOUND, CONFLICT):
-                raise
-            # The pod is gone, or another one has its name: the watch says so, too.
+            if error.code != NOT_FOUND:
+                raise  # a conflict, too: many have written at once, or another pod has its name, as the watch says
+            # The pod is gone: the watch says so, too.
 
     async def _send_status(self, uid: str, one: Json) -> None:
         shown = self._pods.shown(uid)
@@ -237,9 +237,8 @@ class PodSync:
         if patch is None:
             return
         after = await self._client.patch(f"{pod_path(one)}/status", patch)
-        if uid in self._objects:
-            # The watch may have said more meanwhile: only the status is taken.
-            self._objects[uid] = {**self._objects[uid], "status": after.get("status") or {}}
+        if self._objects.get(uid) is one:  # else the watch has said more meanwhile, and says this, too
+            self._objects[uid] = {**one, "status": after.get("status") or {}}
 
 
 def _is_other(before: Json, after: Json) -> bool:
