@@ -26,6 +26,8 @@ from evenkeel.host.machine import (
     neighbours,
     parse_capabilities,
 )
+from evenkeel.kube.certificates import Certificate
+from evenkeel.kube.checks import Asked, ClusterFacts, cluster_checks
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, MemoryFigures, NodeFigures, ProcessFigures
 from evenkeel.runtime.process import seccomp
@@ -633,6 +635,9 @@ def test_every_check_is_in_the_manual():
     names = {check.name for check in checks(everything, **ENFORCED, container_runtime_endpoint="/x")}
     names |= {check.name for check in checks(everything, **ENFORCED)}  # pods as processes
     names.add(filter_check().name)
+    node = Certificate(0.0, 1.0, "system:node:a", ("system:nodes",), (), False, b"")
+    cluster = ClusterFacts("https://h:6443", node, 0.0, Asked("", 0.0, "v1.36.0", 200))
+    names |= {check.name for check in cluster_checks(cluster)}
     assert {name for name in names if f"### {name}\n" not in manual} == set()
     assert names == set(re.findall(r"^### (.*)$", manual, re.MULTILINE))
 

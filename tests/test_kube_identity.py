@@ -17,10 +17,12 @@ from evenkeel.kube.certificates import (
     read_certificate,
     self_signed,
 )
+from evenkeel.kube.checks import Asked, ClusterFacts, cluster_checks
 from evenkeel.kube.cluster import ClusterFlags, cluster_from
 from evenkeel.kube.discovery import BootstrapToken, checked_hash, verified
 from evenkeel.kube.join import server_from
 from evenkeel.kube.node_certificate import NodeCertificate
+from evenkeel.kube.node_object import KUBELET_VERSION
 from evenkeel.kube.signing import SERVING
 from tests.certificates import make_certificate
 
@@ -174,3 +176,44 @@ def test_a_hash_has_its_form():
     assert checked_hash(f"sha256:{'A' * 64}") == f"sha256:{'a' * 64}"
     with pytest.raises(EvenkeelError, match="--ca-cert-hash"):
         checked_hash("md5:00")
+
+
+# Doctor
+
+
+def facts(asked: Asked, *, at: float = 500.0, **changed: object) -> ClusterFacts:
+    return ClusterFacts("https://h:6443", certificate(b"key")._replace(**changed), at, asked)  # type: ignore[arg-type]
+
+
+def states(facts: ClusterFacts) -> dict[str, str]:
+    return {one.name: one.state for one in cluster_checks(facts)}
+
+
+WELL = Asked("", 0.4, f"v1.{KUBELET_VERSION.split('.')[1]}.9", 200)
+
+
+def test_doctor_finds_nothing_wrong_with_a_node_that_is_well():
+    assert set(states(facts(WELL)).values()) == {"ok"}
+    assert states(facts(WELL)._replace(certificate=None)).keys() == {"API server", "clock", "versions"}
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "seen"),
+    [
+        ("API server", "broken", facts(Asked("https://h:6443 cannot be reached: connection refused"))),
+        ("API server", "broken", facts(WELL._replace(node_status=403))),
+        ("clock", "broken", facts(WELL._replace(skew_seconds=-21.0))),
+        ("clock", "note", facts(WELL._replace(skew_seconds=5.0))),
+        ("versions", "broken", facts(WELL._replace(version="v1.30.0"))),
+        ("versions", "broken", facts(WELL._replace(version="v1.99.0"))),
+        ("versions", "unknown", facts(WELL._replace(version="master"))),
+        ("node certificate", "broken", facts(WELL, at=1000.0)),
+        ("node certificate", "broken", facts(WELL, at=-1.0)),
+        ("node certificate", "broken", facts(WELL, common_name="admin")),
+        ("node certificate", "note", facts(WELL, at=950.0)),
+    ],
+)
+def test_doctor_says_what_is_wrong_with_a_node_and_how_to_mend_it(name: str, state: str, seen: ClusterFacts):
+    (found,) = [one for one in cluster_checks(seen) if one.name == name]
+    assert found.state == state
+    assert found.mends or state == "unknown"

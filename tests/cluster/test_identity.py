@@ -54,6 +54,22 @@ def run_join(
     )
 
 
+OF_CLUSTER = ("API server", "clock", "versions", "node certificate")
+
+
+def doctor(place: Place, state: Path) -> dict[str, dict]:
+    """What `evenkeel doctor` finds there, by the names of its checks."""
+    command = ["doctor", "--state-dir", str(state), "-o", "json"]
+    said = subprocess.run(
+        [*place.network.within, sys.executable, "-m", "evenkeel", *command],
+        capture_output=True,
+        text=True,
+        timeout=JOIN_SECONDS,
+        check=False,
+    )
+    return {one["name"]: one for one in json.loads(said.stdout)["checks"]}
+
+
 def certificate_of(path: Path) -> Certificate:
     return read_certificate(path.read_text())
 
@@ -97,6 +113,15 @@ def test_a_machine_joins_with_a_token_and_is_a_node(
     with make_node("joiner", kubeconfig=joined) as node:
         node.start()
         assert plane.bootstrap_token not in node.agent.log.read_text()
+        checks = doctor(node.place, node.agent.state)
+        assert {name: checks[name]["state"] for name in OF_CLUSTER} == dict.fromkeys(OF_CLUSTER, "ok"), checks
+        assert "of system:node:joiner" in checks["node certificate"]["seen"]
+        node.place.network.run("ip", "link", "set", "eth0", "down")
+        away = doctor(node.place, node.agent.state)["API server"]
+        assert (away["state"], away["mends"]) == (
+            "broken",
+            [f"curl -k {URL}/livez, from this machine: address, network and firewall"],
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`evenkeel doctor`: what on this machine would break a promise, and how to mend it (C5, E7)."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ USAGE = "[-o text|json|yaml] [flags]"
 EXAMPLES = """examples:
   sudo evenkeel doctor                                 only root can see everything
   evenkeel doctor --config node.yaml                   with the agent's configuration
+  evenkeel doctor --kubeconfig node.kubeconfig         and the way to a cluster
   evenkeel doctor -o json | jq '.checks[] | select(.state == "broken")'
 
 Beside a running agent, it also reports requests and reservations that are far from the use.
@@ -46,6 +48,12 @@ class Report(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("text", *STRUCTURED), default="text", help="default: text")
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        default="",
+        help="check the way to this cluster, too (default: the one that `evenkeel join` has joined)",
+    )
     add_state_flag(parser)
     add_config_flags(parser)
 
@@ -58,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     of_runtime = (
         *_of_filter(config),
         *runtime_checks(config),
+        *_of_cluster(args),
     )  # the runtime itself says more than its process does
     named = {check.name for check in of_runtime}
     others = (check for check in diagnosis.checks if check.name not in named)
@@ -76,6 +85,18 @@ def _of_filter(config: KubeletConfiguration) -> Iterator[Check]:
         from evenkeel.runtime.process.seccomp import filter_check
 
         yield filter_check()
+
+
+def _of_cluster(args: argparse.Namespace) -> Iterator[Check]:
+    """Of a machine that has joined a cluster, or with the kubeconfig that is given."""
+    joined = os.path.join(args.state_dir, "cluster", "node.kubeconfig")
+    path = args.kubeconfig or (joined if os.path.exists(joined) else "")
+    if path:
+        import asyncio
+
+        from evenkeel.kube.checks import cluster_checks, inspect_cluster
+
+        yield from cluster_checks(asyncio.run(inspect_cluster(path)))
 
 
 def over_time(state_dir: str) -> Iterator[Check]:
