@@ -381,3 +381,18 @@ def test_any_word_of_digits_and_signs_is_a_number_or_text(text):
         assert seen == text
     else:
         assert seen is None or isinstance(seen, int | float)
+
+
+def test_json_objects_one_after_the_other_are_documents_as_for_kubectl():
+    problems: list[Problem] = []
+    text = ' \n{"a": [1,\n 2]}\n\n  {"b": {"c": "} {"}}{"d": 4}\n'
+    found = list(documents(text, problems))
+    assert not problems
+    assert [one.value for one in found] == [{"a": [1, 2]}, {"b": {"c": "} {"}}, {"d": 4}]
+    assert [one.line for one in found[:2]] == [2, 5]
+
+
+def test_a_mistake_after_a_json_object_is_found_at_its_line():
+    problems: list[Problem] = []
+    assert [one.value for one in documents('{"a": 1}\n{"b": \n}}\n', problems)][:1] == [{"a": 1}]
+    assert [problem.line for problem in problems] == [3]

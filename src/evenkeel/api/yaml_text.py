@@ -5,6 +5,7 @@ lead to a message and never to a crash or to unlimited memory. Scalars are read 
 of YAML 1.1 for true and false), but dates stay text, and a number with a fraction keeps its text for exact quantities.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
@@ -54,11 +55,14 @@ class Document(NamedTuple):
 
 
 def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
-    """Each document of `text` that is not empty. Errors in the text are added to `problems`."""
+    """Each document of `text` that is not empty. Errors in the text are added to `problems`. JSON objects one after the
+    other are documents, as for kubectl."""
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     builder = _Builder()
     if "\\u" in text and text.lstrip()[:1] in ("{", "["):
         text = re.sub(_SURROGATES, _joined, text)
+    if text.lstrip()[:1] == "{":
+        text = _separated(text)
     try:
         for event in yaml.parse(text, Loader=loader):
             document = builder.take(event)
@@ -79,6 +83,23 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", "is not YAML: holds half of a surrogate pair", "Decode", line=line))
     except _Refused as error:
         problems.append(Problem("", error.message, "Decode", line=error.line))
+
+
+def _separated(text: str) -> str:
+    """The text with the mark of YAML between JSON objects, which stay on their lines. Other text is not changed."""
+    decoder = json.JSONDecoder()
+    parts: list[str] = []
+    begin = 0
+    try:
+        while gap := _GAP(text, decoder.raw_decode(text, text.index("{", begin))[1]):
+            parts += [text[begin : gap.start()], "\n" * max(gap[0].count("\n"), 1), "--- "]
+            begin = gap.end()
+    except (ValueError, RecursionError):
+        pass  # YAML in the form of JSON, or a mistake that the parser finds at its line
+    return "".join((*parts, text[begin:]))
+
+
+_GAP = re.compile(r"\s*(?=\{)").match  # between two objects
 
 
 # JSON writes a character above U+FFFF as two surrogates. YAML does not have them.
