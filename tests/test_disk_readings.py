@@ -177,9 +177,10 @@ def test_an_image_is_in_use_while_any_attempt_has_it(tmp_path):
 
 def test_a_pod_has_the_layers_of_every_attempt_and_no_memory_volume(paths):
     assert base_runtime.directories_of(pod_of(), layers_of(pod_of(), paths), paths) == Directories(
-        (
-            ("app", f"{paths.attempt('u1', 'app', 1)}/upper"),
-            ("app", f"{paths.attempt('u1', 'app', 2)}/upper"),
+        tuple(
+            ("app", f"{paths.attempt('u1', 'app', number)}/{part}")
+            for number in (1, 2)
+            for part in ("upper", "etc")
         ),
         tuple((name, paths.container_logs("default", "web", "u1", name)) for name in ("app", "side")),
         (("scratch", paths.volume("u1", "scratch")),),

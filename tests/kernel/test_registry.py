@@ -233,3 +233,19 @@ def test_run_tells_of_the_pull_and_then_runs_the_images_own_program(
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY_SECONDS, check=False)
     assert (done.returncode, done.stdout) == (0, "from the image\n"), done.stderr
     assert f'Pulling image "{image}"' in done.stderr
+
+
+def test_a_container_may_write_to_its_own_hosts_file(up: MakeUp, registry: Registry, layout: Layout):
+    says = "echo 192.0.2.7 added >> /etc/hosts && cat /etc/hosts"
+    config = {"Entrypoint": ["/bin/sh", "-c", says], "Env": ["PATH=/bin"]}
+    entries = [*BASE, Entry("bin/cat", link="busybox")]
+    image = registry.push(layout.named("app", layout.image([entries], config)), "app:1")
+    log_in(registry)
+    agent = up()
+    agent.start()
+    sealed = {"securityContext": {"readOnlyRootFilesystem": True}}
+    agent.apply(of_image("writes", image), of_image("sealed", image, **sealed))
+    agent.await_phase("writes", "Succeeded")
+    assert log_of(agent, "writes").endswith("192.0.2.7 added")
+    agent.await_phase("sealed", "Failed")
+    assert "added" not in Path("/etc/hosts").read_text()

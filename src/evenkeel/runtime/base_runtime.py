@@ -22,6 +22,7 @@ from evenkeel.runtime import memory_mounts, volumes
 from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
+from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, state_paths
 from evenkeel.runtime.security import Granted
 from evenkeel.runtime.tree_removal import remove_tree
@@ -191,7 +192,9 @@ class BaseRuntime(ABC):
         await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
 
     async def write_hosts(self, pod: Pod, attempts: Sequence[Attempt]) -> None:
-        directories = [self._paths.attempt(*attempt) for attempt in attempts]
+        # Containers of the process runtime have the file in a directory of its own, unless a former agent began them.
+        own = [self._paths.attempt(*attempt) for attempt in attempts]
+        directories = [*own, *(f"{directory}/{ETC}" for directory in own)]
         await self._in_thread(partial(volumes.rewrite_hosts, pod, directories))
 
     async def remove_claim(self, namespace: str, name: str) -> None:

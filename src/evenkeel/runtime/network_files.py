@@ -11,6 +11,9 @@ from evenkeel.runtime.environment import hostname
 from evenkeel.runtime.images.references import is_of_registry
 
 HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
+ETC = (
+    "etc"  # in the directory of an attempt of the process runtime: it has these files, and counts as its disk
+)
 _OWN_HOSTS = """\
 127.0.0.1\tlocalhost
 ::1\tlocalhost ip6-localhost ip6-loopback

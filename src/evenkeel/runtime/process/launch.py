@@ -23,7 +23,7 @@ from evenkeel.runtime.environment import (
 from evenkeel.runtime.host_paths import NO_PLACES, HostPlace
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
-from evenkeel.runtime.network_files import own_files
+from evenkeel.runtime.network_files import ETC, own_files
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.image_config import NO_CONFIG, ImageConfig
 from evenkeel.runtime.process.process_refusals import Powers, users_refusal
@@ -121,20 +121,26 @@ def filesystem_spec(
         )
         for index, mount in enumerate(container.volume_mounts)
     )
+    context = container.security_context
+    is_read_only = bool(context and context.read_only_root_filesystem)
     taken = {mount.target for mount in mounts}
     attempt_directory = paths.attempt(pod.metadata.uid, container.name, attempt)
     mounts += tuple(
-        Mount(f"{attempt_directory}/{name}", f"/etc/{name}", is_read_only=True)
+        # As under kubelet a container may write to them. On the host's root it writes to its volumes only.
+        Mount(
+            f"{attempt_directory}/{ETC}/{name}",
+            f"/etc/{name}",
+            is_read_only=is_read_only or not image_directory,
+        )
         for name in own_files(pod)
         if f"/etc/{name}" not in taken
     )
-    context = container.security_context
     return FilesystemSpec(
         state_directory=paths.root,
         attempt_directory=attempt_directory,
         image=image_directory,
         mounts=mounts,
-        is_read_only=bool(context and context.read_only_root_filesystem),
+        is_read_only=is_read_only,
         termination_message_path=container.termination_message_path or _TERMINATION_MESSAGE_PATH,
         proc_settings=around.proc_settings,
         masked=around.masked,

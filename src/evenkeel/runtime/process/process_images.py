@@ -14,6 +14,7 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.workloads import Workload, template_of, with_template
 from evenkeel.runtime.images.references import HOST, is_relative
+from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
 from evenkeel.runtime.process.archives import ImageRefused, unpack
 from evenkeel.runtime.process.image_store import REFERENCES, STAGING
@@ -191,14 +192,16 @@ def _why(error: Exception) -> str:
 
 
 def layers_of(pod: Pod, paths: StatePaths) -> tuple[tuple[str, str], ...]:
-    """Returns the layers to which attempts write over their image: the container's name, and the directory."""
+    """Returns the directories to which attempts write, each with the container's name: the layer over the image, and
+    the files of /etc that are the pod's own."""
     uid = pod.metadata.uid
     tried = tuple(attempts_of(uid, paths))
     return tuple(
-        (name, f"{paths.attempt(uid, name, number)}/{UPPER}")
+        (name, f"{paths.attempt(uid, name, number)}/{part}")
         for container in pod.spec.every_container
         for name, number in tried
         if name == container.name
+        for part in (UPPER, ETC)
     )
 
 

@@ -41,7 +41,7 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.network_files import own_files
+from evenkeel.runtime.network_files import ETC, own_files
 from evenkeel.runtime.paths import every_attempt, make_directory, read_json, write_json
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
@@ -209,7 +209,8 @@ class ProcessRuntime(BaseRuntime):
         directory = self._paths.attempt(*launch.attempt)
         make_directory(directory)
         for name in own_files(launch.pod):
-            volumes.write_network_file(f"{directory}/{name}", name, launch.pod)
+            make_directory(f"{directory}/{ETC}")
+            volumes.write_network_file(f"{directory}/{ETC}/{name}", name, launch.pod)
         written = plan._asdict()
         if takes_secrets(launch.container):
             # Its arguments and variables may have values of Secrets, which must not be on disk.
