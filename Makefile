@@ -92,6 +92,8 @@ soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/cluster/test_scale.py -s
 	EVENKEEL_ROUGH_ROUNDS=1000 EVENKEEL_SEED=$(SEED) \
 	  $(BIN)/python -m tests.machines test host --time-limit 28800 -- tests/cluster/test_proxy.py -s
+	EVENKEEL_SESSIONS=1000 \
+	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_exec.py tests/kernel/test_attach.py -k many
 	EVENKEEL_FUZZ_SECONDS=1800 EVENKEEL_SEED=$(SEED) $(BIN)/pytest tests/fuzz
 
 bench: setup ## every figure beside its reference, and bench/results.json

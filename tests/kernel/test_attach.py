@@ -17,7 +17,9 @@ from tests.machines.container_images import TEST
 
 __all__ = ["up"]
 pytestmark = pytest.mark.cgroup("v1", "v2")
-ATTACHES = int(os.environ.get("EVENKEEL_EXECS", "60"))
+ROUNDS = int(
+    os.environ.get("EVENKEEL_SESSIONS", "30")
+)  # of a client at a terminal, and of one through a pipe
 AT_ONCE = 8
 ECHO = 'echo ready; while read line; do echo "got $line"; done; echo ended; sleep 100000'
 
@@ -212,19 +214,21 @@ def test_many_clients_leave_neither_a_process_nor_a_descriptor(up: MakeUp):
     assert _attached(agent, "x")
     before = [Counter(open_streams(pid)) for pid in daemons]
 
-    def one(number: int) -> str:
-        if number % 3 == 0:
-            with at_terminal(agent, "attach", "-it", "term") as terminal:
-                terminal.type(f"echo n{number}''n\n")
-                terminal.await_shown(f"n{number}n")
-            return ""
-        if number % 3 == 1:
+    def at_a_terminal(number: int) -> None:
+        with at_terminal(agent, "attach", "-it", "term") as terminal:
+            terminal.type(f"echo n{number}''n\n")
+            terminal.await_shown(f"n{number}n")
+
+    def through_a_pipe(number: int) -> str:
+        """What is wrong."""
+        if number % 2:
             return "" if _attached(agent, f"n{number}") else f"no answer to {number}"
         with begun(agent, "attach", "pipe"):
-            return ""
+            return ""  # it is killed, at any moment
 
     with ThreadPoolExecutor(AT_ONCE) as several:
-        assert [wrong for wrong in several.map(one, range(ATTACHES)) if wrong] == []
+        list(several.map(at_a_terminal, range(ROUNDS)))
+        assert [wrong for wrong in several.map(through_a_pipe, range(ROUNDS)) if wrong] == []
     eventually(
         lambda: (
             not any(Counter(open_streams(pid)) - known for pid, known in zip(daemons, before, strict=True))

@@ -1,6 +1,7 @@
 """Pods with a network of their own, with both runtimes. Agent and containerd run in a network namespace of the test, so
 that the machine's own network is not touched."""
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from tests.kernel.agents import RUNTIMES, Up, pod
 from tests.kernel.cgroups import Cgroup
-from tests.kernel.waiting import eventually
+from tests.kernel.sessions import begun
+from tests.kernel.waiting import PATIENCE_SECONDS, eventually
 from tests.machines.containerd import Containerd
 from tests.machines.packages import IMAGES, NETWORKS, require, require_containerd
 from tests.needing import needing
@@ -147,6 +149,34 @@ def test_nothing_of_a_network_is_left_after_the_pod(agent: Up, network: OwnNetwo
     eventually(lambda: mounts(tmp_path) == before)
     leases = [path.name for path in tmp_path.rglob("addresses/*/*") if path.name.startswith(SUBNET)]
     assert leases == []
+
+
+def test_a_port_of_a_pod_is_forwarded_though_it_listens_at_its_own_loopback_only(
+    agent: Up, network: OwnNetwork
+):
+    serve = SERVE.replace(f"-p {PORT}", f"-p 127.0.0.1:{PORT}")
+    for name in ("one", "two"):  # the same port in two networks
+        told = serve.replace("hello", f"this is {name}")
+        agent.apply(pod(name, ["/bin/sh", "-c", told], hostNetwork=False))
+    for name in ("one", "two"):
+        agent.await_phase(name, "Running")
+        address = agent.status(name)["podIP"]
+        assert not network.fetched(address, PORT), "only the pod itself reaches its loopback"
+        with begun(agent, "port-forward", name, f":{PORT}") as forward:
+            assert forward.stdout is not None
+            local = int(forward.stdout.readline().decode().split(":")[1].split()[0])
+            eventually(lambda local=local, name=name: got(local).endswith(f"this is {name}\n".encode()))
+
+
+def got(port: int) -> bytes:
+    """What a server at the host's loopback answers; empty if it is not there yet."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as one:
+        one.settimeout(PATIENCE_SECONDS)
+        one.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        while chunk := one.recv(65536):
+            found += chunk
+    return found
 
 
 def mounts(below: Path) -> list[str]:

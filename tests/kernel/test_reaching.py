@@ -3,13 +3,15 @@
 import os
 import socket
 import stat
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.agents import MakeUp, pod, processes_of, up
-from tests.kernel.sessions import begun, done
+from tests.kernel.sessions import begun, done, open_streams
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually
 
 __all__ = ["up"]
@@ -101,3 +103,29 @@ def test_a_port_of_a_pod_is_reached_and_either_side_may_end_first(up: MakeUp):
     nobody = done(agent, "port-forward", "nobody", "80")
     assert nobody.returncode == 1
     assert b'there is no pod "nobody"' in nobody.stderr
+
+
+def test_a_server_in_a_container_is_reached_by_many_clients_at_once(up: MakeUp):
+    agent = up()
+    agent.start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve = f"echo hello > /tmp/index.html; exec /bin/busybox httpd -f -p 127.0.0.1:{port} -h /tmp"
+    agent.apply(pod("web", ["sh", "-c", serve]))
+    agent.await_phase("web", "Running")
+    before = Counter(open_streams(agent.pid))
+    with begun(agent, "port-forward", "web", f":{port}") as forward:
+        assert forward.stdout is not None
+        local = int(forward.stdout.readline().decode().split(":")[1].split()[0])
+
+        def fetched(_number: int) -> bytes:
+            with connected(local) as one:
+                one.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                return everything(one)
+
+        eventually(lambda: fetched(0).endswith(b"hello\n"))
+        with ThreadPoolExecutor(8) as several:
+            answers = list(several.map(fetched, range(40)))
+        assert [one for one in answers if not one.endswith(b"hello\n")] == []
+    eventually(lambda: not Counter(open_streams(agent.pid)) - before)
