@@ -69,7 +69,9 @@ def _end_to_end(settings: argparse.Namespace) -> None:
     require_root()
     require_cgroups()
     with tempfile.TemporaryDirectory(prefix="evenkeel-e2e-") as temporary:
-        found = upstream.run(Path(temporary), focus=settings.focus, processes=settings.processes)
+        found = upstream.run(
+            Path(temporary), focus=settings.focus, skip=settings.skip, processes=settings.processes
+        )
     told = upstream.table(found)
     Path(settings.table).write_text(told)
     print(told)
@@ -120,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
 
     end_to_end = actions.add_parser("e2e", help="upstream's end-to-end tests, and a table of what they say")
     end_to_end.add_argument("--focus", default=upstream.FOCUS, help="a regular expression for their texts")
+    end_to_end.add_argument("--skip", default="", help="a regular expression for those to leave out")
     end_to_end.add_argument("--processes", type=int, default=upstream.PROCESSES, help="tests at once")
     end_to_end.add_argument("--table", default=str(CACHE / "e2e.md"), help="where the table is written")
     end_to_end.set_defaults(action=_end_to_end)

@@ -23,6 +23,7 @@ from tests.cluster.upstream_images import images, redirection
 FOCUS = r"\[NodeConformance\]"
 NODES = ("node1", "node2")
 SIZE = "900Mi,2cpu"
+HOST_ACCESS = "--allowed-host-access=privileged,hostPID,hostIPC"  # as a kubelet gives it to any pod
 PROCESSES = 6  # the tests mostly wait
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
 # Specs that cannot pass here whatever the node does, by what is in their text, with the reason.
@@ -47,7 +48,15 @@ def cluster(directory: Path) -> Iterator[ControlPlane]:
         made = images(directory)
         for name in NODES:
             one = opened.enter_context(
-                node(plane, name, directory / name, size=SIZE, with_containerd=True, has_pod_network=True)
+                node(
+                    plane,
+                    name,
+                    directory / name,
+                    HOST_ACCESS,
+                    size=SIZE,
+                    with_containerd=True,
+                    has_pod_network=True,
+                )
             )
             assert one.agent.containerd is not None
             one.agent.containerd.import_images(made)
@@ -55,8 +64,8 @@ def cluster(directory: Path) -> Iterator[ControlPlane]:
         yield plane
 
 
-def run(directory: Path, *, focus: str = FOCUS, processes: int = PROCESSES) -> list[Result]:
-    """Runs them, with ginkgo's report on standard output; what is theirs is in `directory`."""
+def run(directory: Path, *, focus: str = FOCUS, skip: str = "", processes: int = PROCESSES) -> list[Result]:
+    """Runs those whose text matches `focus` and not `skip`, with ginkgo's report on standard error."""
     report = directory / "report.json"
     with cluster(directory) as plane:
         kubeconfig = plane.authority.kubeconfig(
@@ -69,7 +78,7 @@ def run(directory: Path, *, focus: str = FOCUS, processes: int = PROCESSES) -> l
             str(end_to_end_programs() / "ginkgo"),
             f"--procs={processes}",
             f"--focus={focus}",
-            f"--skip={'|'.join(ELSEWHERE)}",
+            f"--skip={'|'.join(filter(None, (skip, *ELSEWHERE)))}",
             f"--output-dir={directory}",
             f"--json-report={report.name}",
             "--timeout=3h",
@@ -84,7 +93,8 @@ def run(directory: Path, *, focus: str = FOCUS, processes: int = PROCESSES) -> l
         ]
         environment = {**os.environ, "KUBE_TEST_REPO_LIST": str(redirection(directory))}
         subprocess.run(command, env=environment, check=False, stdout=sys.stderr)
-    return results(json.loads(report.read_text()), focus)
+    found = results(json.loads(report.read_text()), focus)
+    return [one for one in found if not skip or not re.search(skip, one.spec)]
 
 
 def results(report: Sequence[Mapping[str, Any]], focus: str) -> list[Result]:

@@ -23,6 +23,8 @@ _ACCOUNTS = {
     "etc/group": "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\n"
     "group-defined-in-image:x:50000:user-defined-in-image\n",
 }
+# The tests fetch pages with curl, whose address comes last; busybox has wget.
+_CURL = b'#!/bin/sh\nfor address; do :; done\nexec wget -q -O - "$address"\n'
 _SETUID = 0o4755
 _NGINX = ("httpd", "-f", "-p", "80", "-h", "/usr/share/nginx/html")
 
@@ -74,8 +76,8 @@ def images(directory: Path) -> dict[str, Path]:
 def _agnhost() -> Made:
     program = (end_to_end_programs() / "agnhost").read_bytes()
     accounts = [Entry(name, text.encode(), mode=0o644) for name, text in _ACCOUNTS.items()]
-    links = [Entry("agnhost-2", link="agnhost"), Entry("uploads/.keep")]
-    return Made([Entry("agnhost", program), *links, *accounts], ["pause"], entrypoint=("/agnhost",))
+    others = [Entry("agnhost-2", link="agnhost"), Entry("uploads/.keep"), Entry("bin/curl", _CURL)]
+    return Made([Entry("agnhost", program), *others, *accounts], ["pause"], entrypoint=("/agnhost",))
 
 
 def _nonewprivs() -> Made:
