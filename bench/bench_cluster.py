@@ -5,11 +5,9 @@ to a bound pod until the first instruction of its container. Then both nodes are
 when nothing happens is what a cluster pays all day. Requests are counted by the API server itself, in its audit log.
 """
 
-import http.client
 import json
 import os
 import secrets
-import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.cluster.api_reader import ApiReader
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.nodes import node, pod_network
 from tests.kernel.cgroup_roots import bounded_root
@@ -43,6 +42,7 @@ AUDIT_POLICY = {
     "rules": [{"level": "Metadata", "userGroups": ["system:nodes"]}, {"level": "None"}],
 }
 SPACE = "bench"
+PODS_PATH = f"/api/v1/namespaces/{SPACE}/pods"
 
 
 class Contender(NamedTuple):
@@ -51,26 +51,6 @@ class Contender(NamedTuple):
     name: str
     pids: Callable[[], list[int]]
     containerd: Containerd
-
-
-class Administrator:
-    """Makes pods on one connection: kubectl would take longer to start than some pods do."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        context = ssl.create_default_context(cafile=str(plane.authority.certificate))
-        context.load_cert_chain(*plane.authority.client("bench", "bench", "system:masters"))
-        self._connection = http.client.HTTPSConnection("127.0.0.1", plane.port, context=context, timeout=60)
-
-    def make(self, pod: dict[str, Any]) -> float:
-        """When the API server had answered."""
-        self._connection.request(
-            "POST", f"/api/v1/namespaces/{SPACE}/pods", json.dumps(pod), {"Content-Type": "application/json"}
-        )
-        answer = self._connection.getresponse()
-        at = time.time()
-        said = answer.read()
-        assert answer.status == http.client.CREATED, said
-        return at
 
 
 def figures() -> Iterator[Figure]:
@@ -93,12 +73,10 @@ def _compared(opened: ExitStack) -> Iterator[Figure]:
     plane.make_namespace(SPACE)
     ours, theirs = _ours(opened, plane, directory), _theirs(opened, plane, directory)
     _import_program(directory, ours.containerd, theirs.containerd)
-    administrator = Administrator(plane)
-
-    yield from _starts(administrator, times, ours, theirs)
+    yield from _starts(plane.reader, times, ours, theirs)
     for number in range(PODS - STARTS):
         for one in (ours, theirs):
-            administrator.make(_pod(f"{one.name}-{number}", one, times))
+            plane.reader.make(PODS_PATH, _pod(f"{one.name}-{number}", one, times))
     for one in (ours, theirs):
         eventually(lambda: len(list(times.glob(f"{one.name}-*"))) == PODS, pause=1.0)  # noqa: B023 asked at once
     time.sleep(SETTLED_SECONDS)
@@ -161,14 +139,13 @@ def _pod(name: str, one: Contender, times: Path) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def _starts(
-    administrator: Administrator, times: Path, ours: Contender, theirs: Contender
-) -> Iterator[Figure]:
+def _starts(reader: ApiReader, times: Path, ours: Contender, theirs: Contender) -> Iterator[Figure]:
     seconds: dict[str, list[float]] = {ours.name: [], theirs.name: []}
     for number in range(STARTS):
         for one in (ours, theirs):
             name = f"{one.name}-start-{number}"
-            at = administrator.make(_pod(name, one, times))
+            reader.make(PODS_PATH, _pod(name, one, times))
+            at = time.time()
             seconds[one.name].append(said_time(times / name) - at)
             time.sleep(PAUSE_SECONDS)
     ms = {name: [1000 * each for each in values] for name, values in seconds.items()}

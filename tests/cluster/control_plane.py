@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests.cluster.api_reader import ApiReader
 from tests.cluster.authority import Authority
 from tests.cluster.binaries import control_plane_programs
 from tests.cluster.component import Component
@@ -83,6 +84,7 @@ class ControlPlane:
             opened.callback(self._door.close)
             self._opened = opened.pop_all()
         account_keys = authority.key_pair("service-accounts")
+        self.reader = ApiReader(self._door.port, authority)
         self.admin_kubeconfig = self._kubeconfig(
             "admin", "admin", "system:masters", server=f"https://127.0.0.1:{self._door.port}"
         )
@@ -165,11 +167,6 @@ class ControlPlane:
         place = Place(name, network, address, pod_cidr, self.node_kubeconfig(name))
         self._places.append(place)
         return place
-
-    @property
-    def port(self) -> int:
-        """Of this machine's loopback: it leads to the API server."""
-        return self._door.port
 
     def node_kubeconfig(self, name: str) -> Path:
         """With a certificate of the node `name`, as after its bootstrap."""

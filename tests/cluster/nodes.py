@@ -57,8 +57,8 @@ class Node:
 
     def condition(self, kind: str) -> dict[str, Any]:
         """What the API server has of it; empty if there is none."""
-        nodes = self._plane.get("nodes", f"--field-selector=metadata.name={self.name}")["items"]
-        conditions = nodes[0]["status"].get("conditions", ()) if nodes else ()
+        seen = self._plane.reader.get(f"/api/v1/nodes/{self.name}")
+        conditions = seen.get("status", {}).get("conditions", ())
         return next((one for one in conditions if one["type"] == kind), {})
 
     def pods(self) -> set[str]:

@@ -9,7 +9,6 @@ import json
 import random
 import socket
 import ssl
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -17,6 +16,7 @@ import h11
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.flags import ADDRESS, API_PORT
+from tests.cluster.loop_server import LoopServer
 from tests.cluster.namespaces import Namespace
 
 PORT = 6443
@@ -44,60 +44,26 @@ class Cut(Exception):
     """The connection is to be cut."""
 
 
-class RoughProxy:
+class RoughProxy(LoopServer):
     """On a loopback port of the node's namespace, in a thread of its own. While `is_rough`, what is asked goes wrong
     now and then; while `is_away`, nothing is passed on. `seen` counts what was done."""
 
     def __init__(self, plane: ControlPlane, node: str, network: Namespace, seed: int) -> None:
+        authority = plane.authority
+        serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        serving.load_cert_chain(*authority.server(f"proxy-of-{node}", "IP:127.0.0.1"))
+        listening = network.asked(lambda: socket.create_server(("127.0.0.1", PORT)))
+        super().__init__(f"proxy of {node}", listening, plane.network, serving)
         self.is_rough = False
         self.is_away = False
         self.seen: Counter[str] = Counter()
         self._chosen = random.Random(seed)
-        self._plane_network = plane.network
-        authority = plane.authority
-        self._serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._serving.load_cert_chain(*authority.server(f"proxy-of-{node}", "IP:127.0.0.1"))
         self._asking = ssl.create_default_context(cafile=str(authority.certificate))
-        self._asking.load_cert_chain(
-            *authority.client(f"through-{node}", f"system:node:{node}", "system:nodes")
-        )
-        self._listening = network.asked(lambda: socket.create_server(("127.0.0.1", PORT)))
-        self._open: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name=f"proxy of {node}", daemon=True)
-        self._thread.start()
+        client = authority.client(f"through-{node}", f"system:node:{node}", "system:nodes")
+        self._asking.load_cert_chain(*client)
+        self.begin()
 
-    def cut_all(self) -> None:
-        """Ends every connection at once."""
-
-        def cut() -> None:
-            for task in self._open:
-                task.cancel()
-
-        self._loop.call_soon_threadsafe(cut)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        """The socket that listens stays in the namespace where it was made; those that this thread makes do not."""
-        self._plane_network.enter()
-        asyncio.set_event_loop(self._loop)
-        starting = asyncio.start_server(self._accepted, sock=self._listening, ssl=self._serving)
-        server = self._loop.run_until_complete(starting)
-        self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = _Side(h11.Connection(h11.SERVER), reader, writer)
         server: _Side | None = None
         try:
@@ -105,11 +71,9 @@ class RoughProxy:
                 if server is None:
                     server = await self._to_server()
                 await self._exchange(node, server, *request)
-        except (OSError, Cut, h11.RemoteProtocolError, asyncio.CancelledError):
+        except (Cut, h11.RemoteProtocolError):
             pass  # both sides learn it now
         finally:
-            self._open.discard(task)
-            writer.transport.abort()
             if server is not None:
                 server.writer.transport.abort()
 
@@ -145,7 +109,7 @@ class RoughProxy:
         )
         until = None
         if fault in ("torn later", "stalled", "ended", "410 later"):
-            until = self._loop.time() + self._chosen.uniform(0.0, LONGEST_DELAY_SECONDS)
+            until = self.loop.time() + self._chosen.uniform(0.0, LONGEST_DELAY_SECONDS)
         line_ends = True
         try:
             async with asyncio.timeout_at(until):

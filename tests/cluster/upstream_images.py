@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tests.cluster.binaries import end_to_end_programs
 from tests.machines.container_images import Entry, archive, busybox
+from tests.machines.packages import unpacked
 from tests.machines.programs import programs
 
 # Where the tests look for images instead of upstream's registries.
@@ -54,16 +55,19 @@ def images(directory: Path) -> dict[str, Path]:
         text=True,
         check=True,
     ).stdout.split()
+    # Some tests look for variables whose names busybox's shell drops.
+    shell = Entry("bin/sh", (unpacked("bash-static") / "bin/bash-static").read_bytes())
     found = {}
     for reference in sorted(set(listed)):
         name = reference.removeprefix(f"{REGISTRY}/").partition(":")[0]
         if reference.startswith(REGISTRY) and name in _MADE:
             made = _MADE[name]()
+            entries = [shell, *made.entries]
             path = directory / f"{reference.replace('/', '_')}.tar"
-            base = [entry for entry in busybox() if entry.name not in {one.name for one in made.entries}]
+            base = [entry for entry in busybox() if entry.name not in {one.name for one in entries}]
             content = archive(
                 reference,
-                [*base, *made.entries],
+                [*base, *entries],
                 made.command,
                 entrypoint=made.entrypoint,
                 user=made.user,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from tests.cluster.control_plane import ControlPlane
 from tests.kernel.waiting import eventually
@@ -26,6 +27,7 @@ class Workspace:
     def __init__(self, plane: ControlPlane, name: str) -> None:
         self.name = name
         self._plane = plane
+        self._pods_path = f"/api/v1/namespaces/{name}/pods"
 
     def __enter__(self) -> Self:
         self._plane.make_namespace(self.name)
@@ -49,12 +51,17 @@ class Workspace:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """Empty if there is none."""
+        if kind == "pod":
+            return self._plane.reader.get(f"{self._pods_path}/{name}")
         said = self.kubectl("get", kind, name, "--ignore-not-found", "--output=json")
         return json.loads(said) if said else {}
 
     def pods(self, **labels: str) -> list[dict[str, Any]]:
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        return json.loads(self.kubectl("get", "pods", f"--selector={selector}", "--output=json"))["items"]
+        found: list[dict[str, Any]] = self._plane.reader.get(
+            f"{self._pods_path}?labelSelector={quote(selector)}"
+        )["items"]
+        return found
 
     def pods_on(self, node: str) -> list[dict[str, Any]]:
         return [one for one in self.pods() if one["spec"].get("nodeName") == node]
