@@ -186,7 +186,7 @@ def recorded() -> Iterator[list[str]]:
         write(self, path, file, value)
         calls.append(f"w {self.directory(path)}/{file}\t{value}")
 
-    Cgroupfs.make, Cgroupfs.write = recording_make, recording_write  # type: ignore[method-assign]
+    Cgroupfs.make, Cgroupfs.write = recording_make, recording_write  # type: ignore[method-assign, assignment]
     try:
         yield calls
     finally:

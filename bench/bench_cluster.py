@@ -160,6 +160,13 @@ class Cost(NamedTuple):
     containerd_seconds: float
     requests: int
 
+    def since(self, start: "Cost") -> "Cost":
+        return Cost(
+            self.cpu_seconds - start.cpu_seconds,
+            self.containerd_seconds - start.containerd_seconds,
+            self.requests - start.requests,
+        )
+
 
 def _used(one: Contender, audit: Path) -> Cost:
     requests = audit.read_text().count(f'"username":"system:node:{one.name}"')
@@ -171,10 +178,7 @@ def _idle(audit: Path, *contenders: Contender) -> Iterator[Figure]:
     since = time.monotonic()
     time.sleep(IDLE_SECONDS)
     lasted = time.monotonic() - since
-    used = [
-        Cost(*(after - before for after, before in zip(_used(one, audit), start, strict=True)))
-        for one, start in zip(contenders, began, strict=True)
-    ]
+    used = [_used(one, audit).since(start) for one, start in zip(contenders, began, strict=True)]
     ours, theirs = used
     with_pods = f"a node with {PODS} pods that do nothing"
 

@@ -69,7 +69,7 @@ def compared(storms: Iterable[Storm]) -> Iterator[Figure]:
     """The agent beside each of the others, and who else had to act."""
     measured = list(storms)
     for kind in KINDS:
-        of = {guard: [] for guard in (AGENT, EARLYOOM, OOMD)}
+        of: dict[str, list[Storm]] = {guard: [] for guard in (AGENT, EARLYOOM, OOMD)}
         for one in measured:
             if one.kind == kind.name:
                 of[one.guard].append(one)

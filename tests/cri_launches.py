@@ -16,6 +16,7 @@ from evenkeel.policy.provision import PlannedPod
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
 from evenkeel.runtime.interface import Attempt, Launch, Planned
 from tests.fake_cri import FakeCri
+from tests.models.kernel import Kernel
 
 CONFIG = defaulted(KubeletConfiguration())
 NODE = node_view(NodeCapacity(4000, 8 << 30), CONFIG)
@@ -30,12 +31,13 @@ spec:
 WITHIN_SECONDS = 20.0
 
 
-class Driver:
+class Driver(Kernel):
     """Cgroups whose processes the fake runtime keeps."""
 
     version, naming = Version.V2, Naming.CGROUPFS
 
     def __init__(self, fake: FakeCri) -> None:
+        super().__init__()
         self._fake = fake
 
     def lacking(self, file: str) -> None:

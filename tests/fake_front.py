@@ -31,10 +31,12 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, Event
 from evenkeel.quantity import Quantity
 from evenkeel.runtime.interface import Image
+from evenkeel.runtime.sessions import SessionRefused
 from evenkeel.server.app import serve
 from tests.models.node_snapshots import SnapshotMaker
 
 DEFAULTS = KubeletConfiguration()
+_NO_SESSIONS = "nothing runs here"
 BORN = "2026-11-16T00:00:00Z"
 
 
@@ -176,6 +178,15 @@ class FakeFront:
     def advice(self):
         return self.advised
 
+    async def open_exec(self, key, container, command, wanted):
+        raise SessionRefused(_NO_SESSIONS)
+
+    async def open_attach(self, key, container, wanted):
+        raise SessionRefused(_NO_SESSIONS)
+
+    async def open_port(self, key, port):
+        raise EvenkeelError(_NO_SESSIONS)
+
     def not_ready(self):
         return self.trouble
 
@@ -213,7 +224,7 @@ class FakeFront:
                 queue.put_nowait(None)
 
     def _listen(self, listeners, first):
-        queue = asyncio.Queue()
+        queue: asyncio.Queue = asyncio.Queue()
         for item in first:
             queue.put_nowait(item)
         listeners.add(queue)
@@ -280,6 +291,7 @@ def served(front, state_dir, **options) -> Iterator[Served]:
 def run_command(command, *arguments, state_dir):
     """What the command line answers: its exit code, and what it said on both streams."""
     out, err = io.StringIO(), io.StringIO()
+    code: int | str | None
     with redirect_stdout(out), redirect_stderr(err):
         try:
             code = main([command, "--state-dir", str(state_dir), *arguments])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import add_to
+from evenkeel.api.pod import Totals, add_to
 from evenkeel.policy.admission import admit, requested
 from tests.strategies import amounts, asks, container, node, pod, valid_pods
 
@@ -101,7 +101,7 @@ def test_a_node_under_pressure_takes_nothing_that_would_add_to_it():
 @given(st.lists(valid_pods(), max_size=6), st.sampled_from(list(Profile)))
 def test_admitted_pods_fit_and_refused_pods_would_not(pods, profile):
     view = node(memory="4Gi", cpus=2, profile=str(profile), max_pods=3)
-    used = {}
+    used: Totals = {}
     for some, refusal in admit(pods, view.allocatable, profile):
         asked = requested(some, profile)
         with_it = dict(used)

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ spec:
 """
 
 
-def pod(name: str, **spec: object) -> str:
+def pod(name: str, **spec: Any) -> str:
     container = {"name": "main", "image": "host", "command": ["x"]}
     body = {"containers": [container], **spec}
     return json.dumps(
@@ -41,7 +42,7 @@ def pod(name: str, **spec: object) -> str:
     )
 
 
-def requesting(name: str, cpu: str, **spec: object) -> str:
+def requesting(name: str, cpu: str, **spec: Any) -> str:
     container = {
         "name": "main",
         "image": "host",
@@ -68,7 +69,7 @@ def test_a_pod_that_is_handed_in_runs(place):
 
 
 def test_the_attempt_is_in_the_journal_and_the_cgroup_made_before_the_start(place):
-    seen = []
+    seen: list[object] = []
 
     def on_start(launch: Launch) -> None:
         with Journal.read(f"{place.directory}/journal.db") as journal:
@@ -851,7 +852,7 @@ def test_stopping_the_pods_stops_sidecars_last_and_backwards(place):
 
 @pytest.mark.req("B13")
 def test_what_was_set_on_the_cgroup_of_daemons_is_put_back_when_that_is_switched_off(tmp_path):
-    def place_with(**settings: object) -> Place:
+    def place_with(**settings: Any) -> Place:
         return Place(str(tmp_path), KubeletConfiguration(eviction_hard={}, **settings))
 
     async def story(agent: Agent) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evenkeel.agent.agent import Agent
-from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataKey, DataObject
+from evenkeel.api.data_objects import CONFIG_MAP, SECRET, DataKey
 from evenkeel.api.manifests import read_manifests
+from evenkeel.api.stored_objects import StoredObject
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.store import Journal
 from evenkeel.runtime.environment import declared
@@ -19,7 +21,7 @@ from tests.models.agents import drive, until
 PASSWORD = "kept-from-everybody"
 
 
-def secret(value: str = PASSWORD, **fields: object) -> dict[str, object]:
+def secret(value: str = PASSWORD, **fields: Any) -> dict[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -29,7 +31,7 @@ def secret(value: str = PASSWORD, **fields: object) -> dict[str, object]:
     }
 
 
-def config(value: str, **fields: object) -> dict[str, object]:
+def config(value: str, **fields: Any) -> dict[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -113,7 +115,7 @@ def test_applied_objects_are_there_after_a_crash_and_only_their_owner_can_read_t
     directory = tmp_path / "objects"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
-    found: list[DataObject] = []
+    found: list[StoredObject] = []
 
     async def story(agent: Agent) -> None:
         found.extend((*agent.data_objects(CONFIG_MAP), *agent.data_objects(SECRET)))

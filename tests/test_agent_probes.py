@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ async def server(handle, host="127.0.0.1", **options):
         running.close()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
 
 def answering(text):
@@ -273,7 +274,7 @@ class Asked:
         self.told = []
         self.waiting = asyncio.Event()
         self.probes = Probes(self.execute, self.tell, jitter=lambda: 0.0)
-        self.news = asyncio.Queue()
+        self.news: asyncio.Queue[Any] = asyncio.Queue()
 
     async def execute(self, attempt, command, timeout_seconds):
         self.commands.append((attempt, command, timeout_seconds))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_raise_goes_to_the_limit_in_steps_is_kept_over_restarts_and_ends_when_us
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ):
     place, figures = placed(tmp_path, monkeypatch, "raise")
-    marks = []
+    marks: list[Any] = []
 
     async def raised(agent: Agent) -> None:
         assert high(place) == str(96 * MIB)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -262,6 +264,12 @@ nodes = st.tuples(
     st.none() | st.integers(0, 2**50),
     st.dictionaries(st.sampled_from([2 * MIB, GIB]), st.integers(0, 1000)),
 ).map(lambda fields: NodeCapacity(*fields))
+
+
+def configured(fields: dict[str, Any]) -> KubeletConfiguration:
+    return KubeletConfiguration(**fields)
+
+
 configs = st.fixed_dictionaries(
     {
         "kube_reserved": st.dictionaries(
@@ -272,7 +280,7 @@ configs = st.fixed_dictionaries(
             st.sampled_from(["memory.available", "nodefs.available"]), thresholds
         ),
     }
-).map(lambda fields: KubeletConfiguration(**fields))
+).map(configured)
 
 
 @pytest.mark.req("B1")

@@ -24,6 +24,8 @@ def crossing(guard: str, late_ms: float | None, over_mib: float) -> Crossing:
 
 def test_a_cost_is_a_share_of_a_core_beside_that_of_as_many_looks_in_c():
     figure = cost_figure(Cost(3900, 240, 60.0, 0.3, 0.06))
+    assert figure.reference is not None
+    assert figure.ratio is not None
     assert (figure.value, round(figure.reference, 6), round(figure.ratio, 6)) == (0.5, 0.1, 5)
     assert "3900 MiB to the line, 4 looks a second" in figure.name
 

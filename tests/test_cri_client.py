@@ -324,7 +324,7 @@ def test_a_container_that_the_runtime_has_lost_is_ended_before_it_is_said_to_be_
             await runtime.start(launch())
             (lost,) = fake.containers.values()
             killed = []
-            fake.kill = lambda cgroup: (killed.append(cgroup), lost.kill())  # type: ignore[method-assign]
+            fake.kill = lambda cgroup: (killed.append(cgroup), lost.kill())  # type: ignore[method-assign, assignment]
             fake.containers.clear()
             fake.sandboxes.clear()
             event = await next_event(runtime, Exited)
@@ -473,7 +473,7 @@ def test_a_runtime_that_takes_its_time_to_say_its_first_word_is_heard(story):
     """As on a slow machine: it listens, and begins to speak when it gets to it."""
 
     async def tell(fake: FakeCri, directory: str) -> None:
-        passing = []
+        passing: list[asyncio.Task[Any] | None] = []
 
         async def hesitate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             passing.append(asyncio.current_task())
@@ -486,7 +486,7 @@ def test_a_runtime_that_takes_its_time_to_say_its_first_word_is_heard(story):
             answer = await connection.ask(pb.VersionRequest(), pb.VersionResponse)
             assert answer.runtime_name == "fake"
             await connection.close()
-            await asyncio.gather(*passing)  # both ends are closed, before the loop is
+            await asyncio.gather(*filter(None, passing))  # both ends are closed, before the loop is
 
     story(tell)
 
@@ -568,7 +568,7 @@ def test_a_sandbox_is_not_gone_because_something_in_it_is_not_found(story):
         async with opened(fake, directory) as runtime:
             await runtime.start(launch())
             await runtime.stop(launch().attempt, 1)
-            fake._RemovePodSandbox = not_found  # type: ignore[method-assign]  # noqa: SLF001
+            fake._RemovePodSandbox = not_found  # type: ignore[method-assign, assignment]  # noqa: SLF001
             await runtime.remove("u-1")
             assert not fake.sandboxes
 

@@ -35,7 +35,7 @@ class Machine:
         config = KubeletConfiguration(cgroup_root="/evenkeel")
         self.daemons = Daemons(config, self._find, self._place, lambda: self.now)
         self.kernel = Kernel()
-        self.kernel.allow_reading = self.looked_at.append  # type: ignore[method-assign]
+        self.kernel.allow_reading = self.looked_at.append  # type: ignore[method-assign, assignment]
 
     def look(self):
         return self.daemons.look(self.kernel, TREE, self._sampled, Rates({}, 1.0))
@@ -75,11 +75,13 @@ def test_a_process_has_figures_until_it_ends_and_nobody_else_has_them(child):
 
 
 def test_cpu_time_is_that_of_every_thread():
-    before = process_figures(process_at(os.getpid()))
-    while process_figures(process_at(os.getpid())).cpu_usage_us < before.cpu_usage_us + 50_000:
+    own = process_at(os.getpid())
+    assert own is not None
+    before = process_figures(own)
+    while process_figures(own).cpu_usage_us < before.cpu_usage_us + 50_000:
         sum(range(10000))
     used = os.times()
-    now = process_figures(process_at(os.getpid())).cpu_usage_us
+    now = process_figures(own).cpu_usage_us
     assert now == pytest.approx((used.user + used.system) * 1_000_000, abs=50_000)
 
 

@@ -195,7 +195,8 @@ def test_a_field_of_kubernetes_is_refused_or_without_meaning_and_its_content_is_
 
 
 def test_a_value_that_is_no_mapping_gives_an_empty_object_and_a_problem():
-    for value in (None, 5, "x", [], True):
+    values: tuple[object, ...] = (None, 5, "x", [], True)
+    for value in values:
         thing, findings = read(value)
         assert thing == Thing()
         assert len(findings.problems) == 1

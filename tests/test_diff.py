@@ -244,7 +244,7 @@ def test_a_cgroup_of_daemons_is_set_but_made_only_where_asked_for_and_never_remo
 
 def test_only_what_is_below_the_pods_root_is_ours_to_remove():
     found = plan(node(), [])
-    others = {
+    others: dict[str, dict[str, str]] = {
         "/system.slice": {},
         "/evenkeel/mine": {},
         "/evenkeel/kubepods/mine": {},

@@ -7,6 +7,7 @@ import pytest
 
 from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
+from evenkeel.api.scalars import Amount
 from evenkeel.policy.eviction.decide import Decision, Reclaim
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
@@ -109,21 +110,21 @@ def test_a_pod_is_walked_again_only_when_it_could_have_come_to_its_limit(paths):
     measuring = storage(paths, clock)
     one = target(pod_of())
     measuring.follow([one])
-    measuring.saw(FilesystemFigures(available_bytes=100 * MIB))
+    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
     assert measuring.due() is one  # never seen
     measuring.measure(one)
     assert measuring.due() is None
     clock.now += 5
     assert measuring.due() is None  # the filesystem has lost nothing
-    measuring.saw(FilesystemFigures(available_bytes=90 * MIB))
+    measuring.saw(FilesystemFigures(available_bytes=Amount(90 * MIB)))
     assert measuring.due() is None  # it has 20 MiB left
-    measuring.saw(FilesystemFigures(available_bytes=99 * MIB))  # somebody gave back
-    measuring.saw(FilesystemFigures(available_bytes=88 * MIB))
+    measuring.saw(FilesystemFigures(available_bytes=Amount(99 * MIB)))  # somebody gave back
+    measuring.saw(FilesystemFigures(available_bytes=Amount(88 * MIB)))
     assert measuring.due() is one
     assert measuring.due({one.uid}) is None  # it goes already
     measuring.measure(one)
     clock.now += 0.5
-    measuring.saw(FilesystemFigures(available_bytes=MIB))
+    measuring.saw(FilesystemFigures(available_bytes=Amount(MIB)))
     assert measuring.due() is None  # not so soon
     clock.now += 1
     assert measuring.due() is one
@@ -195,7 +196,9 @@ class Disk:
         self.removed = []
 
     def look(self):
-        return NodeFigures(nodefs=FilesystemFigures(self.mib * MIB, 1000 * MIB, 100, 100))
+        return NodeFigures(
+            nodefs=FilesystemFigures(Amount(self.mib * MIB), Amount(1000 * MIB), Amount(100), Amount(100))
+        )
 
     def collector(self, kind, name, mib):
         def collect():
@@ -256,14 +259,14 @@ def test_nobody_else_goes_while_disk_is_coming_back_and_until_it_has_settled():
     assert leaving.is_any(Resource.INODES, 100.0)
     assert not leaving.is_any(Resource.PIDS, 100.0)
     for second in range(1, 40):  # a large tree, on its way
-        leaving.saw(FilesystemFigures(second * MIB, None, 5, None), 100.0 + second)
+        leaving.saw(FilesystemFigures(Amount(second * MIB), None, Amount(5), None), 100.0 + second)
         assert leaving.is_any(Resource.STORAGE, 100.0 + second)
     leaving.follow(())  # its cgroup is gone, its files are not
     assert leaving.uids == {"u1"}
     leaving.cleaned("u1")
-    leaving.saw(FilesystemFigures(50 * MIB, None, 5, None), 140.0)
+    leaving.saw(FilesystemFigures(Amount(50 * MIB), None, Amount(5), None), 140.0)
     assert leaving.is_any(Resource.STORAGE, 140.5)
-    leaving.saw(FilesystemFigures(50 * MIB, None, 5, None), 141.5)
+    leaving.saw(FilesystemFigures(Amount(50 * MIB), None, Amount(5), None), 141.5)
     assert leaving.uids == frozenset()
 
 
@@ -271,10 +274,10 @@ def test_nobody_else_goes_while_disk_is_coming_back_and_until_it_has_settled():
 def test_a_pod_whose_disk_does_not_come_back_is_not_waited_for_for_ever():
     leaving = PendingDisk()
     leaving.add("u1", Resource.STORAGE, 130.0, lambda: True)  # it has a grace of 30 seconds
-    leaving.saw(FilesystemFigures(MIB, None, None, None), 101.0)
-    leaving.saw(FilesystemFigures(MIB, None, None, None), 139.0)
+    leaving.saw(FilesystemFigures(Amount(MIB), None, None, None), 101.0)
+    leaving.saw(FilesystemFigures(Amount(MIB), None, None, None), 139.0)
     assert leaving.is_any(Resource.STORAGE, 139.0)
-    leaving.saw(FilesystemFigures(MIB, None, None, None), 141.0)
+    leaving.saw(FilesystemFigures(Amount(MIB), None, None, None), 141.0)
     assert not leaving.uids
 
 

@@ -3,11 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
+from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.drivers.detect import CgroupMachine
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.tree import Version
@@ -39,11 +41,18 @@ V2 = CgroupMachine(Version.V2, Mounts({}, "/sys/fs/cgroup"), ("cpu", "cpuset", "
 V1_NAMES = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer")
 V1 = CgroupMachine(Version.V1, Mounts({name: f"/sys/fs/cgroup/{name}" for name in V1_NAMES}), ())
 HYBRID = V1._replace(mounts=V1.mounts._replace(v2="/sys/fs/cgroup/unified"))
-DISK = FilesystemFigures(60 * GI, 100 * GI, 900, 1000)
+DISK = FilesystemFigures(Amount(60 * GI), Amount(100 * GI), Amount(900), Amount(1000))
 SOUND = Machine(
     kernel="6.1.0-54-cloud-amd64",
     capacity=NodeCapacity(8000, 32 * GI, 100 * GI, {2 << 20: 0}),
-    figures=NodeFigures(MemoryFigures(30 * GI, 2 * GI), None, DISK, DISK, None, ProcessFigures(30000, 200)),
+    figures=NodeFigures(
+        MemoryFigures(Amount(30 * GI), Amount(2 * GI)),
+        None,
+        DISK,
+        DISK,
+        None,
+        ProcessFigures(Amount(30000), Amount(200)),
+    ),
     cgroups=V2,
     features={**dict.fromkeys(FEATURE_FILES, True), "process_mrelease": True},
     root=CgroupSeen("/evenkeel", ("/sys/fs/cgroup/evenkeel",), ("/sys/fs/cgroup/evenkeel",)),
@@ -208,7 +217,7 @@ def test_cgroups_that_cannot_be_made_are_said_to_be_so():
 
 
 KUBE = CgroupSeen("/kube.slice", ("/c/kube.slice",), ("/c/kube.slice",))
-ENFORCED = {
+ENFORCED: dict[str, Any] = {
     "kube_reserved": {"memory": "1Gi"},
     "kube_reserved_cgroup": "/kube.slice",
     "enforce_node_allocatable": ("pods", "kube-reserved"),
@@ -378,11 +387,11 @@ def test_daemons_that_use_more_than_is_reserved_for_them_are_noticed():
     ("figures", "seen"),
     [
         (
-            {"memory": MemoryFigures(50 << 20, 32 * GI)},
+            {"memory": MemoryFigures(Amount(50 << 20), Amount(32 * GI))},
             "memory.available is 50Mi, below the threshold memory.available<100Mi",
         ),
         (
-            {"nodefs": FilesystemFigures(5 * GI, 100 * GI, 900, 1000)},
+            {"nodefs": FilesystemFigures(Amount(5 * GI), Amount(100 * GI), Amount(900), Amount(1000))},
             "nodefs.available is 5Gi, below the threshold nodefs.available<10%",
         ),
     ],

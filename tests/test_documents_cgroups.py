@@ -1,5 +1,7 @@
 """What the documents put on each cgroup, seen in the plan's files."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +64,7 @@ def test_idle_cpu_is_shared_two_to_one_between_600m_and_300m():
 
 @pytest.mark.req("B8", "E11")
 def test_the_pods_root_leaves_system_cgroups_their_reserved_share():
-    reserved = {"kube_reserved": {"cpu": "1"}, "system_reserved": {"cpu": "1"}}
+    reserved: dict[str, Any] = {"kube_reserved": {"cpu": "1"}, "system_reserved": {"cpu": "1"}}
     assert planned(node(cpus=8))[""]["cpu.weight"] == "800"
     weight = int(planned(node(cpus=8, **reserved))[""]["cpu.weight"])
     assert 100 / (100 + weight) >= 2 / 8
@@ -211,7 +213,7 @@ def test_a_pod_is_protected_by_what_its_containers_are_though_each_is_rounded_up
 
 @pytest.mark.req("C1", "E8")
 def test_reserved_cgroups_are_protected_and_capped_unless_they_only_protect():
-    config = {
+    config: dict[str, Any] = {
         "kube_reserved": {"memory": "2Gi", "cpu": "1", "pid": "100"},
         "kube_reserved_cgroup": "/kube",
         "enforce_node_allocatable": ("pods", "kube-reserved"),
@@ -311,8 +313,8 @@ def test_swap_is_kept_from_guarantees_only_where_it_may_be_on():
     pods = (BURSTABLE, GUARANTEED, BEST_EFFORT, pod(container({"memory": "1Gi"}), name="u"))
     for version in Version:
         # Written out, so that a limit which is there from before goes.
-        for found in planned(node(), *pods, version=version).values():
-            assert all(found.get(file, value) == value for file, value in unlimited.items())
+        for files in planned(node(), *pods, version=version).values():
+            assert all(files.get(file, value) == value for file, value in unlimited.items())
     view = node(fail_swap_on=False)
     found = planned(view, *pods)
     assert found[f"{POD}/c"]["memory.swap.max"] == found["podg/c"]["memory.swap.max"] == "0"
@@ -538,6 +540,9 @@ def test_min_high_and_max_of_a_container_are_in_order(view, some):
     for cgroup in plan(view, some).cgroups:
         high, least, most = (cgroup.value(f"memory.{name}") for name in ("high", "min", "max"))
         if cgroup.container and high != "max":
+            assert high is not None
+            assert least is not None
+            assert most is not None
             assert int(least) < int(high)
             assert most == "max" or int(high) <= int(most)
 
@@ -552,5 +557,7 @@ def test_no_container_is_allowed_more_than_its_pod(view, some, version):
     for cgroup in tree.cgroups:
         if cgroup.container:
             own, of_pod = (each.value(memory) for each in (cgroup, by_path[cgroup.path.rpartition("/")[0]]))
+            assert own is not None
+            assert of_pod is not None
             if own not in ("max", "-1") and of_pod not in ("max", "-1"):
                 assert int(own) <= int(of_pod)

@@ -1,6 +1,7 @@
 """Finding cgroup hierarchies in /proc/self/mountinfo, and what is made of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_a_machine_without_cgroups_gets_the_command_that_mounts_them(tmp_path: P
         ({"cgroup_root": "/a/b/"}, "/a/b"),
     ],
 )
-def test_what_is_ours_follows_from_the_configuration(config: dict[str, object], root: str):
+def test_what_is_ours_follows_from_the_configuration(config: dict[str, Any], root: str):
     full = defaulted(KubeletConfiguration(**config, kube_reserved_cgroup="/kube"))
     assert bounds_of(full, Naming.CGROUPFS, ("/user",)) == Bounds(root, ("/kube",), ("/user",))
 

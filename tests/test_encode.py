@@ -31,7 +31,7 @@ class Outer(NamedTuple):
     wait: Duration | None = None
     colour: Colour | None = None
     is_ready: bool | None = None
-    count: int | None = None
+    number: int | None = None
     chosen: Inner | None = None
 
 
@@ -44,10 +44,10 @@ def test_names_are_those_of_yaml_and_empty_values_are_left_out():
 
 
 def test_false_and_zero_are_not_empty():
-    assert encode(Outer(is_ready=False, count=0, inner=Inner(0))) == {
+    assert encode(Outer(is_ready=False, number=0, inner=Inner(0))) == {
         "inner": {"runAsUser": 0},
         "isReady": False,
-        "count": 0,
+        "number": 0,
     }
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import KubeletConfiguration, Profile
-from evenkeel.api.scalars import Duration
+from evenkeel.api.scalars import Amount, Duration
 from evenkeel.policy.eviction.conditions import (
     Observation,
     Pressure,
@@ -84,7 +84,7 @@ def test_every_signal_is_observed_where_both_its_figures_are_known():
         Signal.CONTAINERFS_INODES_FREE: Observation(8, 80),
         Signal.PID_AVAILABLE: Observation(380, 500),
     }
-    assert observations(NodeFigures(memory=MemoryFigures(available_bytes=5))) == {}
+    assert observations(NodeFigures(memory=MemoryFigures(available_bytes=Amount(5)))) == {}
 
 
 @pytest.mark.req("B16")

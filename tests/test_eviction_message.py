@@ -5,6 +5,7 @@ import pytest
 from evenkeel.api.config import Profile
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Toleration
+from evenkeel.api.scalars import Amount
 from evenkeel.policy.eviction.conditions import MEMORY_PRESSURE_TAINT, Pressure, pressure_refusal
 from evenkeel.policy.eviction.decide import Settings, State, decide
 from evenkeel.policy.eviction.message import in_todays_words, readable
@@ -27,8 +28,8 @@ def evicted(figures, *pods, settings=None, thresholds=HARD, times=(0,)):
 @pytest.mark.req("E14")
 def test_a_message_states_signal_threshold_figure_usage_by_part_request_and_the_next_in_rank():
     web = burstable("web", 1800, 1024, priority=7)
-    sidecar = ContainerFigures("sidecar", 100 * MI)
-    app = ContainerFigures("app", 1700 * MI)
+    sidecar = ContainerFigures("sidecar", Amount(100 * MI))
+    app = ContainerFigures("app", Amount(1700 * MI))
     web = web._replace(stats=web.stats._replace(containers=(sidecar, app)))
     eviction = evicted(node(60), web, burstable("api", 2000, 1536), guaranteed("db", 900, 1000))
     assert eviction.message == (

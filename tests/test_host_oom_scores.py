@@ -5,6 +5,7 @@ import errno
 import itertools
 import os
 import socket
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from evenkeel.errors import EvenkeelError
 from evenkeel.host import oom_scores
 from evenkeel.host.oom_scores import frozen, protect_daemons, read_score, runtime_process, set_oom_scores
+from tests.models.kernel import Kernel
 
 
 class Processes:
@@ -48,7 +50,7 @@ def processes(tmp_path):
 def refusing(monkeypatch):
     """The kernel refuses to go below a score, or everything for a process."""
     plain = oom_scores.write_score
-    refusals = {}
+    refusals: dict[int, Any] = {}
 
     def write(pid, score, proc):
         lowest, code = refusals.get(pid, (-1000, 0))
@@ -169,11 +171,11 @@ def test_a_cgroup_that_does_not_freeze_is_said_not_to_be_stable(processes):
 def test_a_container_is_thawed_whatever_happens():
     calls = []
 
-    class Driver:
+    class Recording(Kernel):
         def freeze(self, path, *, frozen):
             calls.append((path, frozen))
 
-    with pytest.raises(KeyError), frozen(Driver(), "/a"):
+    with pytest.raises(KeyError), frozen(Recording(), "/a"):
         raise KeyError
     assert calls == [("/a", True), ("/a", False)]
 

@@ -37,6 +37,7 @@ def test_a_start_without_its_image_is_no_attempt_and_is_tried_again_less_and_les
         )
         todo = simulated.look()
         assert (todo.start, todo.waiting["a"]) == ((), ("ErrImageNeverPull", "no such image"))
+        assert todo.wake_at is not None
         waits.append(todo.wake_at - simulated.now)
         simulated.now = todo.wake_at
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_a_module_that_the_kernel_does_not_have_is_named():
 
 
 def test_a_thing_is_made_once_for_the_same_inputs(tmp_path: Path):
-    makes = []
+    makes: list[Any] = []
     for inputs in (["a", "b"], ["a", "b"], ["ab"]):
         made_once("thing", inputs, makes.append, cache=tmp_path)
     assert len(makes) == 2

@@ -22,6 +22,7 @@ WEB = str(ROOT / "examples" / "web.yaml")
 def run(*arguments):
     """What `main` answers: its exit code, and what it said on both streams."""
     out, err = io.StringIO(), io.StringIO()
+    code: int | str | None
     with redirect_stdout(out), redirect_stderr(err):
         try:
             code = main(arguments)

@@ -1,5 +1,7 @@
 """The /etc/hosts and /etc/resolv.conf of pods that ask for their own."""
 
+from typing import Any
+
 import pytest
 
 from evenkeel.api.container import Container
@@ -24,7 +26,7 @@ options ndots:2 edns0
 """
 
 
-def pod(**spec: object) -> Pod:
+def pod(**spec: Any) -> Pod:
     return Pod(spec=PodSpec(**spec))
 
 

@@ -140,6 +140,7 @@ def raw(agent, case):
     request = Request(**{name: value for name, value in keywords.items() if name in known}).prepare()
     body = request.body or b""
     body = body.encode() if isinstance(body, str) else body
+    assert isinstance(body, bytes)
     lines = [f"{request.method} {request.path_url} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
     with Http(agent) as http:
         http.send("\r\n".join([*lines, "", ""]).encode() + body)

@@ -70,8 +70,8 @@ def resizing(requests, allocated=None, in_force=None, reason="Deferred"):
     """A pod that asks for `requests` while its status says something else."""
     status = ContainerStatus(
         name="c",
-        **({} if allocated is None else {"allocated_resources": amounts(allocated)}),
-        **({} if in_force is None else {"resources": asks(in_force, in_force)}),
+        allocated_resources=amounts(allocated or {}),
+        resources=None if in_force is None else asks(in_force, in_force),
     )
     return pod(container(requests, requests))._replace(
         status=PodStatus(

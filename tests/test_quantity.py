@@ -6,6 +6,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, floor, inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -355,6 +356,7 @@ def test_a_quantity_is_neither_equal_to_nor_comparable_with_a_bare_number():
 
 
 def test_parse_is_for_text_only():
-    for value in (5, None, b"5", ["5"]):
+    others: tuple[Any, ...] = (5, None, b"5", ["5"])
+    for value in others:
         with pytest.raises(TypeError):
             Quantity.parse(value)

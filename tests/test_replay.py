@@ -262,7 +262,7 @@ def test_why_tells_of_a_pod_that_stayed_when_another_went(state, capsys):
     code, out, _ = run(capsys, "why", "default/db", "--state-dir", state)
     assert code == 0
     assert "default/small was evicted, and this pod stayed: it is within its request." in out
-    assert "nobody asks for it any more" in out
+    assert "is no longer desired" in out
 
 
 def test_why_for_programs(state, capsys):
@@ -350,6 +350,8 @@ def test_every_kind_of_decision_is_made_again(other_kinds, capsys):
     assert run(capsys, "replay", other_kinds, "--eviction-order", "priority")[0] == 0
     with Journal.open(str(other_kinds / "journal.db")) as journal:
         first, second = journal.decisions()
+        assert isinstance(first.snapshot, dict)
+        assert isinstance(second.snapshot, dict)
         changed = {**first.snapshot, "state": {"shortWindows": 0}}
         journal.record("cpu", changed, first.decision, THEN)
         journal.record("memoryStall", {**second.snapshot, "periodSeconds": 100.0}, second.decision, THEN)

@@ -1,6 +1,7 @@
 """What another configuration left in the kernel is put back: as the kernel makes it, or as it was found."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from evenkeel.policy.provision import PlannedPod
 from tests.models.kernel import Kernel
 from tests.strategies import container, node, pod
 
-ENFORCED = {
+ENFORCED: dict[str, Any] = {
     "kube_reserved": {"memory": "1Gi", "cpu": "1"},
     "kube_reserved_cgroup": "/kube",
     "enforce_node_allocatable": ("pods", "kube-reserved"),
@@ -20,7 +21,7 @@ ENFORCED = {
 POD = PlannedPod(pod(container({"cpu": "1"}), name="p"))
 
 
-def tree(version: Version = Version.V2, **config: object) -> Tree:
+def tree(version: Version = Version.V2, **config: Any) -> Tree:
     return plan(node(**config), [POD], version)
 
 
@@ -70,7 +71,7 @@ def test_of_a_cgroup_that_we_make_the_kernels_defaults_are_remembered():
 @pytest.mark.parametrize("version", list(Version))
 def test_huge_pages_that_the_other_profile_kept_from_pods_are_theirs_again(version):
     kernel = Kernel(version)
-    pages = {"hugepages": {2 << 20: 8}}
+    pages: dict[str, Any] = {"hugepages": {2 << 20: 8}}
     reconcile(kernel, plan(node(profile="kubernetes", **pages), [POD], version))
     last = "max" if version == Version.V2 else "limit_in_bytes"
     path = next(path for path in kernel.cgroups if path.endswith("/podp"))

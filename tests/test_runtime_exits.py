@@ -100,7 +100,9 @@ def test_a_process_is_known_by_number_start_and_cgroup_together():
 
 def test_one_that_only_waits_for_its_parent_does_not_run():
     child = subprocess.Popen(["sleep", "60"])
-    process = own_process()._replace(pid=child.pid, ticks=start_ticks(child.pid))
+    ticks = start_ticks(child.pid)
+    assert ticks is not None
+    process = own_process()._replace(pid=child.pid, ticks=ticks)
     assert supervisor_protocol.is_running(process)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

@@ -1,5 +1,7 @@
 """What a security context gives a container, and what of it cannot be had and is refused."""
 
+from typing import Any
+
 import pytest
 
 from evenkeel.api.container import (
@@ -33,13 +35,13 @@ UNCONFINED = SeccompProfile("Unconfined")
 NO_USERS = "no user namespace here"
 
 
-def refusal(one: Pod, *host_access: str, **granted: str) -> str:
+def refusal(one: Pod, *host_access: str, **granted: Any) -> str:
     return security_refusal(
         one, Granted(host_access=host_access, no_user_namespace=NO_USERS)._replace(**granted)
     )
 
 
-def pod(security: SecurityContext | None = None, **spec: object) -> Pod:
+def pod(security: SecurityContext | None = None, **spec: Any) -> Pod:
     container = Container(name="web", image="host", command=("true",), security_context=security)
     return Pod(spec=PodSpec(containers=(container,))._replace(**spec))
 
@@ -182,7 +184,8 @@ def test_processes_are_never_privileged_even_if_the_operator_allows_it():
 def test_a_pod_in_a_namespace_of_others_needs_an_agent_that_is_root():
     powers = Powers(1000, 1000, granted=Granted(host_access=("hostPID", "hostIPC")))
     for field in ("host_pid", "host_ipc", "share_process_namespace"):
-        refused = process_refusals.refusal(pod(**{field: True}), powers)
+        reaching: dict[str, Any] = {field: True}
+        refused = process_refusals.refusal(pod(**reaching), powers)
         assert refused is not None
         assert "needs root" in refused.message
 

@@ -15,6 +15,7 @@ PODS, NODES = str(CLUSTER / "pods.yaml"), str(CLUSTER / "nodes.yaml")
 
 
 def schedule(capsys, *arguments):
+    code: int | str | None
     try:
         code = main(["schedule", *map(str, arguments)])
     except SystemExit as left:

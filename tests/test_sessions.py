@@ -2,6 +2,7 @@
 
 import os
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,10 +53,10 @@ def session(agent, *command, said=None, **flags):
 
     source = -1
     if said is not None:
-        source, end = os.pipe()
+        source, writable = os.pipe()
 
         def write():
-            with os.fdopen(end, "wb") as file:
+            with os.fdopen(writable, "wb") as file:
                 file.write(said)
 
         threading.Thread(target=write, daemon=True).start()
@@ -89,7 +90,8 @@ def test_kubectl_finds_the_exit_code_where_it_looks_for_it():
 @given(st.binary())
 def test_a_status_or_size_of_any_bytes_is_read_or_refused(data):
     assert end_of(data).exit_code >= 0 or end_of(data).problem
-    assert size_of(data) is None or len(size_of(data)) == 2
+    size = size_of(data)
+    assert size is None or len(size) == 2
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_a_command_that_has_ended_before_the_client_sends_anything_is_heard_to_i
     assert front.sessions[0].closed.wait(60)  # the agent has sent everything
     agent.call(lambda: None)
     remote.send(RESIZE, size_message(100, 30))
-    printed = []
+    printed: list[Any] = []
     assert relay(remote, -1, Sinks({STDOUT: printed.append})) == SessionEnd()
     assert b"".join(printed) == b"said\n"
     remote.close()

@@ -3,6 +3,7 @@
 import hashlib
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def frames_of(*written: bytes):
 
 def joined(frames):
     """The frames with the parts of data put together again."""
-    result = []
+    result: list[Any] = []
     for frame in frames:
         last = result[-1] if result else None
         if (
@@ -104,7 +105,8 @@ def test_all_kinds_of_frames_are_read_as_they_were_written():
 )
 def test_frames_are_the_same_in_whatever_pieces_they_come(contents, data):
     writer = FrameWriter()
-    written, expected = b"", []
+    written = b""
+    expected: list[Data | Opened] = []
     for number, content in enumerate(contents):
         stream = 2 * number + 1
         if isinstance(content, bytes):

@@ -1,6 +1,7 @@
 """Services and PersistentVolumeClaims in manifests: what is taken, what is noted, and what is refused."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.reading import Reading
 from evenkeel.api.stored_objects import key_of_object, manifest_of
 
-CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
+CLAIM: dict[str, object] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
 
 
 def read(kind: str, spec: dict[str, object], name: str = "it") -> Reading:
@@ -17,7 +18,7 @@ def read(kind: str, spec: dict[str, object], name: str = "it") -> Reading:
     return read_manifests(json.dumps(one), "f.yaml")
 
 
-def service(**spec: object) -> Reading:
+def service(**spec: Any) -> Reading:
     return read("Service", {"selector": {"app": "web"}, "ports": [{"port": 80}], **spec})
 
 
@@ -112,7 +113,7 @@ def test_a_claim_for_particular_storage_or_a_wrong_one_is_refused(spec, words):
     assert words in str(read("PersistentVolumeClaim", {**CLAIM, **spec}).problems[0])
 
 
-def stateful_set(**spec: object) -> Reading:
+def stateful_set(**spec: Any) -> Reading:
     template = {
         "metadata": {"labels": {"app": "db"}},
         "spec": {

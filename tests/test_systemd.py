@@ -9,7 +9,7 @@ import pytest
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers import systemd as module
 from evenkeel.cgroup.drivers.cgroupfs import Bounds
-from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, SystemdError
+from evenkeel.cgroup.drivers.dbus import NO_SUCH_UNIT, UNIT_EXISTS, Systemd, SystemdError
 from evenkeel.cgroup.drivers.processes import start_placeholder
 from evenkeel.cgroup.drivers.systemd import SystemdDriver
 from evenkeel.cgroup.drivers.systemd_units import file_value, slice_path
@@ -32,7 +32,7 @@ DEFAULTS = {
 }
 
 
-class FakeSystemd:
+class FakeSystemd(Systemd):
     """Applies all of a unit's properties when one changes, and those of all units near by when a slice gets its first
     child; and has no notion of memory.oom.group but that it is 0."""
 

@@ -54,7 +54,9 @@ def test_the_slices_that_kubelet_names_are_units_at_the_same_place():
     paths = {answer[key] for answer in expected for key in keys}
     assert len(paths) > 50
     for path in paths:
-        assert slice_path(unit_of(path)) == path
+        unit = unit_of(path)
+        assert unit is not None
+        assert slice_path(unit) == path
 
 
 def test_a_container_is_a_scope_in_the_slice_of_its_pod():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -146,13 +147,14 @@ def test_an_eviction_is_among_the_happenings_of_the_next_view(tmp_path):
         assert [one["reason"] for one in view["happenings"]] == ["Evicted"]
 
 
-class Slow:
+class Slow(FakeFront):
     """A front that counts the pictures it was asked for."""
 
     def __init__(self):
+        super().__init__()
         self.maker = SnapshotMaker()
         self.taken = 0
-        self.feed = Broadcast()
+        self.feed: Broadcast[Any] = Broadcast()
 
     def follow(self):
         return self.feed.subscribe()

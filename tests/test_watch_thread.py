@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.pressure.watch_thread import Latest, LoopCalls, WatchThread
 from tests.models.kernel import CountingKernel
@@ -24,7 +25,8 @@ def eager_threads():
 
 def test_targets_that_are_given_while_others_are_taken_up_are_not_lost(eager_threads):
     latest: Latest[int] = Latest()
-    last, taken = 20_000, []
+    last = 20_000
+    taken: list[int] = []
 
     def take() -> None:
         while not taken or taken[-1] != last:
@@ -64,7 +66,7 @@ class Turns:
             after_failure_seconds=0.0,
         )
 
-    def turn(self, driver: CountingKernel) -> float:
+    def turn(self, driver: Driver) -> float:
         self.did.append(f"turn {driver is self.kernel}")
         self.woken.clear()
         self.turned.release()

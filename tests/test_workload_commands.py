@@ -1,6 +1,7 @@
 """The commands and addresses for workloads, against a front that is served on a real socket."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_deletion_waits_for_the_pods_of_the_workload(cli, agent, front):
     assert not front.held
 
 
-TABLES = {
+TABLES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "deployments": (
         "Deployment",
         {"replicas": 3},

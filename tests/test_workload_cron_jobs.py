@@ -149,6 +149,7 @@ def test_each_time_has_one_job_with_the_minute_in_its_name():
     world = World(cron())
     decision = world.step(UTC)
     assert not world.jobs
+    assert decision.wake_at is not None
     world.now = decision.wake_at
     world.step(UTC)
     world.step(UTC)

@@ -165,7 +165,7 @@ def test_a_paused_deployment_keeps_its_pods():
 
 
 def test_workloads_of_one_name_and_different_kinds_have_different_pods():
-    names = []
+    names: list[str] = []
     for kind in ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet"):
         count = {} if kind == "DaemonSet" else {"replicas": 3}
         more = {"selector": {"app": "a"}} if kind == "ReplicationController" else {}

@@ -42,7 +42,7 @@ def test_a_crowd_without_a_token_keeps_no_scraper_out(up: MakeUp, tmp_path: Path
     for name in names:
         await_said(agent, name, "crowded")
     context = ssl.create_default_context(cafile=cert)
-    answered = []
+    answered: list[int | str] = []
     for number in range(ASKED):
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=PATIENCE_SECONDS)
         try:

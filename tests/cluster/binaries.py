@@ -69,7 +69,12 @@ def _pinned() -> tuple[str, str]:
 
 
 def _built(name: str, programs: Sequence[str], cache: Path) -> Path:
-    inputs = [(MODULE / "go.mod").read_bytes(), (MODULE / "go.sum").read_bytes(), *programs, *_flags()]
+    inputs: list[str | bytes] = [
+        (MODULE / "go.mod").read_bytes(),
+        (MODULE / "go.sum").read_bytes(),
+        *programs,
+        *_flags(),
+    ]
 
     def build(directory: Path) -> None:
         go = _go(cache)

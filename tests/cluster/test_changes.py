@@ -62,7 +62,7 @@ def test_a_pod_that_takes_too_much_memory_is_evicted_as_a_disruption(
 ):
     with make_node("node4", *PRESSURE, size="384Mi,2cpu") as fourth:
         fourth.start()
-        here = {"nodeName": fourth.name, "restartPolicy": "Never"}
+        here: dict[str, Any] = {"nodeName": fourth.name, "restartPolicy": "Never"}
 
         def grows(name: str, mib: int, request_mib: int) -> dict[str, Any]:
             resources = {"requests": {"memory": f"{request_mib}Mi"}}

@@ -218,7 +218,7 @@ def read_stats(plain: dict[str, Any] | None) -> PodFigures | None:
 def read(cls: type, plain: dict[str, Any]) -> Any:
     """Strictly: a figure we do not read is a figure we do not reckon with."""
     findings = Findings()
-    value = decode(cls, plain, findings)
+    value: Any = decode(cls, plain, findings)
     assert not findings.problems, findings.problems
     assert not findings.not_honoured, findings.not_honoured
     return value

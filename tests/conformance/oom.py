@@ -14,8 +14,8 @@ def check(vector_input: dict, expected: dict) -> list[str]:
     if vector_input["fn"] == "oomScoreAdj-direct":
         capacity = int(vector_input["nodeMemory"])
         container = _container(pod, vector_input["container"])
-        ours = oom_score_adj(pod, container, capacity, Profile.KUBERNETES)
-        return found + differences("oomScoreAdj", ours, expected["oomScoreAdj"])
+        score = oom_score_adj(pod, container, capacity, Profile.KUBERNETES)
+        return found + differences("oomScoreAdj", score, expected["oomScoreAdj"])
     for capacity, scores in expected["oomScoreAdjByNodeMemory"].items():
         ours = {
             container.name: oom_score_adj(pod, container, int(capacity), Profile.KUBERNETES)

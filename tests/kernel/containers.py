@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ class Containers:
         await self.runtime.prepare(pod)
         return await self.runtime.start(self.launch(pod, score=score))
 
-    async def shell(self, name: str, script: str, **more: str) -> Record:
+    async def shell(self, name: str, script: str, **more: Any) -> Record:
         # The runtime reads $$ as Kubernetes does: a doubled dollar is one.
         return await self.start(name, "/bin/sh", "-c", script.replace("$", "$$"), **more)
 
@@ -100,7 +101,7 @@ class Containers:
                 return event
         raise AssertionError
 
-    async def ran(self, name: str, script: str, **more: str) -> list[str]:
+    async def ran(self, name: str, script: str, **more: Any) -> list[str]:
         """What a script writes to stdout, line by line."""
         record = await self.shell(name, script, **more)
         event = await asyncio.wait_for(self.exited(), PATIENCE_SECONDS)

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import EVICTION_KIND
@@ -15,7 +16,7 @@ FLAGS = ("--eviction-hard=memory.available<48Mi", "--eviction-pressure-transitio
 RUNAWAY_MIB_A_SECOND = 0 if os.environ.get("EVENKEEL_MACHINE") == "host" else 32
 
 
-def grow(name: str, kind: str, mib: int, rate_mib: int = 0, *, request_mib: int = 0, **spec: object) -> dict:
+def grow(name: str, kind: str, mib: int, rate_mib: int = 0, *, request_mib: int = 0, **spec: Any) -> dict:
     """A pod that uses memory in one way."""
     resources = {"resources": {"requests": {"memory": f"{request_mib}Mi"}}} if request_mib else {}
     command = [str(programs() / "grow"), kind, str(mib * MIB), str(rate_mib * MIB)]

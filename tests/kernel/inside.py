@@ -78,7 +78,7 @@ def _answer(child: int, readable: int) -> Any:
     if "killed" in answer:
         raise Killed
     if "refused" in answer:
-        raise FilesystemRefused(answer["refused"])
+        raise FilesystemRefused(str(answer["refused"]))
     assert "failed" not in answer, answer["failed"]
     return answer["returned"]
 

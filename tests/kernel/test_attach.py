@@ -103,6 +103,7 @@ def test_a_pipe_to_a_container_stays_open_from_client_to_client_or_ends_with_the
 
 
 def has_data(client: "subprocess.Popen[bytes]") -> bool:
+    assert client.stdout is not None
     return bool(select.select((client.stdout,), (), (), 0)[0])
 
 

@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,13 @@ class Place:
         (self.state / "journal.db").write_text("the agent's")
         self.volume.chmod(0o777)
 
-    def spec(self, *mounts: Mount, **more: object) -> FilesystemSpec:
+    def spec(self, *mounts: Mount, **more: Any) -> FilesystemSpec:
         return FilesystemSpec(str(self.state), str(self.attempt), mounts=mounts)._replace(**more)
 
-    def mount(self, target: str, **more: object) -> Mount:
+    def mount(self, target: str, **more: Any) -> Mount:
         return Mount(str(self.volume), target)._replace(**more)
 
-    def host_path(self, path: Path | str, target: str, **more: object) -> Mount:
+    def host_path(self, path: Path | str, target: str, **more: Any) -> Mount:
         return Mount(str(path), target, is_ours=False)._replace(**more)
 
     def surveyed(self, *mounts: Mount) -> FilesystemSpec:

@@ -3,6 +3,7 @@
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ FLAGS = (HARD, "--eviction-pressure-transition-period=1s")
 SLEEP = ["sleep", "1000"]
 
 
-def writer(name: str, script: str, *, volume: dict | None = None, **spec: object) -> dict:
+def writer(name: str, script: str, *, volume: dict | None = None, **spec: Any) -> dict:
     """A pod whose one container runs a shell in its emptyDir."""
     container = {
         "command": ["sh", "-c", f"cd /scratch && {script}"],

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(up: MakeUp):
 def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):
     agent = up()
     agent.start()
-    spec = {
+    spec: dict[str, Any] = {
         "hostAliases": [{"ip": "10.1.2.3", "hostnames": ["database.example"]}],
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["10.0.0.53"], "searches": ["shop.example"]},

@@ -39,7 +39,9 @@ class Signal:
         self._driver = driver
 
     def available(self, profile: Profile = Profile.DOCUMENTS, held: int = 0) -> int:
-        return cgroup_memory(self.statistics(), LIMIT, profile, protected_bytes=held).available_bytes
+        available = cgroup_memory(self.statistics(), LIMIT, profile, protected_bytes=held).available_bytes
+        assert available is not None
+        return available
 
     def statistics(self):
         return self._driver.statistics(self._path)
@@ -220,7 +222,9 @@ def test_the_nodes_signal_follows_memory_of_processes_and_not_page_cache(
     cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path
 ):
     def available() -> int:
-        return node_memory(parse_meminfo(read_text("/proc/meminfo"))).available_bytes
+        available = node_memory(parse_meminfo(read_text("/proc/meminfo"))).available_bytes
+        assert available is not None
+        return available
 
     # Pages that were freed wait on lists of their CPU, where the kernel counts them as neither free nor available: of
     # small amounts it can say little.

@@ -46,7 +46,7 @@ def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
 
 def scores(pids) -> set[int]:
     """Of those that still run."""
-    return {read_score(pid) for pid in pids} - {None}
+    return {score for pid in pids if (score := read_score(pid)) is not None}
 
 
 # Positive scores need no privilege; negative ones are shown where the machine has it.

@@ -1,5 +1,7 @@
 """Process numbers that run out: a fork storm, on a node that was said to have few (B16)."""
 
+from typing import Any
+
 import pytest
 
 from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
@@ -19,7 +21,7 @@ STORM = "while true; do sleep 1000 & done & wait; exec sleep 1000"
 STORM_OF_STORMS = "f() { sleep 1000 & f & f & wait; }; f"
 
 
-def busy(name: str, count: int, **spec: object) -> dict:
+def busy(name: str, count: int, **spec: Any) -> dict:
     """A pod with some processes."""
     script = f"for i in $(seq {count}); do sleep 1000 & done; wait"
     return pod(name, ["sh", "-c", script], **spec)

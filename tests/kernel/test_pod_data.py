@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ pytestmark = pytest.mark.cgroup("v1", "v2")
 PASSWORD = "kept-from-everybody-9431"
 
 
-def config_map(name: str, **data: str) -> dict[str, object]:
+def config_map(name: str, **data: Any) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
 
 
-def secret(name: str, **data: str) -> dict[str, object]:
+def secret(name: str, **data: Any) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
 
 
@@ -133,7 +134,7 @@ def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
         " cat /data/app/mode /data/one; readlink /data/app/mode; exec sleep 1000"
     )
     env = [{"name": "NAME", "value": "web"}]
-    spec = {"volumes": volumes, "securityContext": {"fsGroup": 4711}}
+    spec: dict[str, Any] = {"volumes": volumes, "securityContext": {"fsGroup": 4711}}
     web = pod("web", ["sh", "-c", told], container={"volumeMounts": mounts, "env": env}, **spec)
     agent.apply(web, config_map("app", mode="fast\n"))
     eventually(lambda: any("FailedMount" in line for line in agent.cli("events", "web").splitlines()))

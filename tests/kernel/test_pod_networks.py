@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def running(agent: Up) -> Iterator[Up]:
         agent.close()
 
 
-def server(name: str, **spec: object) -> dict[str, object]:
+def server(name: str, **spec: Any) -> dict[str, object]:
     port = {"containerPort": PORT, **spec.pop("port", {})}
     probe = {"httpGet": {"port": PORT}, "periodSeconds": 1}
     container = {"ports": [port], "readinessProbe": probe}

@@ -176,7 +176,7 @@ def test_limits_on_daemons_go_back_to_what_was_found_when_they_are_no_longer_enf
     daemon = spawn("memory", cgroup=daemons)
     daemon.ask(f"allocate {8 * MIB}")
     driver = made_driver(cgroup_root)
-    reserving = {
+    reserving: dict[str, Any] = {
         "system_reserved": {"memory": "64Mi", "cpu": "500m"},
         "system_reserved_cgroup": path,
         "enforce_node_allocatable": ("pods", "system-reserved"),
@@ -231,7 +231,7 @@ def test_cores_of_ones_own_are_given_back_when_the_policy_is_switched_off(
 def test_pods_move_and_run_on_when_classes_are_switched_on_and_off(
     driver: CgroupfsDriver, cgroup_root: Cgroup, spawn: Spawn
 ):
-    flat = {"cgroups_per_qos": False, "enforce_node_allocatable": ()}
+    flat: dict[str, Any] = {"cgroups_per_qos": False, "enforce_node_allocatable": ()}
     first = planned(driver, cgroup_root, *three_pods(), **flat)
     second = planned(driver, cgroup_root, *three_pods()[:2])
     reconcile(driver, first)

@@ -121,7 +121,7 @@ def test_a_pod_reaches_the_hosts_processes_only_if_the_operator_allows_it(up: Ma
     agent = up("--allowed-host-access=hostPID,hostIPC")
     agent.start(stop_pods=False)
     look = f"{NAMESPACES}; (sleep 50017 &); exit 0"
-    spec = {"hostPID": True, "hostIPC": True, "restartPolicy": "Never"}
+    spec: dict[str, Any] = {"hostPID": True, "hostIPC": True, "restartPolicy": "Never"}
     agent.apply(pod("reaches", ["sh", "-c", look], **spec))
     agent.await_phase("reaches", "Succeeded")
     assert agent.cli("logs", "reaches").split() == [namespace("pid"), namespace("ipc")]
@@ -131,6 +131,7 @@ def test_a_pod_reaches_the_hosts_processes_only_if_the_operator_allows_it(up: Ma
     agent.flags.remove("--allowed-host-access=hostPID,hostIPC")
     agent.start()
     for field in ("hostPID", "hostIPC"):
-        agent.write(f"{field}.yaml".lower(), json.dumps(pod(field.lower(), ["true"], **{field: True})))
+        reaching: dict[str, Any] = {field: True}
+        agent.write(f"{field}.yaml".lower(), json.dumps(pod(field.lower(), ["true"], **reaching)))
         said = eventually(lambda field=field: agent.status(field.lower()).get("message"))
         assert f"spec.{field}: true reaches the host, and the operator" in said

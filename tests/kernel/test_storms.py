@@ -233,7 +233,7 @@ def kernel_kills(agent: Up, weather: Storm) -> list[tuple[str, int, float]]:
     """Pods that the kernel killed a process of because all pods together were at their limit, what that used, and when
     by the machine's clock. Those of the storms before had the same names."""
     root = f"/{agent.cgroup().paths()[0].parent.name}/kubepods"
-    found = []
+    found: list[tuple[str, int, float]] = []
     with Journal.read(str(agent.state / "journal.db")) as journal:
         for one in (*weather.quiet, *weather.loads):
             uid = agent.pod(name(one))["metadata"]["uid"]
@@ -242,7 +242,9 @@ def kernel_kills(agent: Up, weather: Storm) -> list[tuple[str, int, float]]:
                     assert told.figures.get("limit_cgroup", root) == root, told
                     parts = ("anon_rss_bytes", "file_rss_bytes", "shmem_rss_bytes")
                     used = sum(told.figures.get(part, 0) for part in parts)
-                    found.append((f"default/{name(one)}", used, told.figures["boot_seconds"]))
+                    boot_seconds = told.figures["boot_seconds"]
+                    assert isinstance(boot_seconds, int | float)
+                    found.append((f"default/{name(one)}", used, boot_seconds))
     return found
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -14,7 +14,9 @@ PAUSE_TO_LOOK = 3
 LONGEST_PAUSE_SECONDS = 0.5
 
 
-def eventually(probe: Callable[[], T], *, within_seconds: float = PATIENCE_SECONDS) -> T:
+def eventually(
+    probe: Callable[[], T | Literal[False] | None], *, within_seconds: float = PATIENCE_SECONDS
+) -> T:
     """The first true answer of `probe`; an AssertionError with its last answer if there is none in time."""
     began = time.monotonic()
     deadline = began + within_seconds

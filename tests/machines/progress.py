@@ -139,7 +139,7 @@ class Result(NamedTuple):
 
 def table(results: Sequence[Result], seconds: float) -> str:
     """One row for each part, and a last line as pytest's own."""
-    rows = [("machine", "passed", "failed", "skipped", "time", "verdict")]
+    rows: list[tuple[str, ...]] = [("machine", "passed", "failed", "skipped", "time", "verdict")]
     for result in results:
         counts = (str(result.progress.count(outcome)) for outcome in (PASSED, FAILED, SKIPPED))
         rows.append((result.progress.part.name, *counts, _clock(result.seconds), result.verdict))

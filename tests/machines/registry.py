@@ -52,7 +52,13 @@ class Registry:
     def __enter__(self) -> Self:
         packages.require(["openssl", "skopeo"])
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [*_CERTIFICATE.split(), "-keyout", self.directory / "key", "-out", self.certificate]
+        command = [
+            *_CERTIFICATE.split(),
+            "-keyout",
+            str(self.directory / "key"),
+            "-out",
+            str(self.certificate),
+        ]
         subprocess.run(command, check=True, capture_output=True)
         (self.directory / "htpasswd").write_text(_PASSWORD_FILE)
         text = _CONFIG + (_AUTH if self.has_password else "")

@@ -99,6 +99,7 @@ class Reporter:
 @pytest.hookimpl(trylast=True)  # after the terminal has its reporter
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
+    assert terminal is not None
     config.pluginmanager.register(Reporter(terminal))
 
 

@@ -136,7 +136,7 @@ def table(rounds: Sequence[Round]) -> str:
     """Each test that failed, how often alone and beside load, and the seeds of those rounds."""
     loaded = [one for one in rounds if one.is_loaded]
     alone = [one for one in rounds if not one.is_loaded]
-    rows = [("failed", "alone", "beside load", "seeds")]
+    rows: list[tuple[str, ...]] = [("failed", "alone", "beside load", "seeds")]
     for test in sorted({test for one in rounds for test in one.failed}):
         failed = [one for one in rounds if test in one.failed]
         counts = (f"{sum(one in failed for one in some)} of {len(some)}" for some in (alone, loaded))

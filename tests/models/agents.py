@@ -9,6 +9,7 @@ from evenkeel.agent.agent import Agent
 from evenkeel.agent.bootstrap import assemble
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.container import Container
 from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
@@ -35,6 +36,7 @@ from evenkeel.runtime.interface import (
     StartFailed,
 )
 from evenkeel.runtime.procfs import Process
+from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 from tests.models.kernel import CountingKernel
 
 GIB = 2**30
@@ -127,6 +129,12 @@ class TableRuntime:
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
         raise StartFailed("nothing can be run in a table")
+
+    async def open_session(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
+        raise SessionRefused("nothing can be run in a table")
+
+    async def attach(self, attempt: Attempt, container: Container, wanted: Streams) -> Session:
+        raise SessionRefused("nothing runs in a table")
 
     async def forget(self, attempt: Attempt) -> None:
         record = self.records.get(attempt)
@@ -261,7 +269,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         await asyncio.sleep(0.001)
 
 
-def drive(place: Place, story: Callable[[Agent], Awaitable[None]], *paths: str) -> None:
+def drive(place: Place, story: Callable[[Agent], Awaitable[object]], *paths: str) -> None:
     """Runs the story with an agent of its own."""
 
     async def main() -> None:

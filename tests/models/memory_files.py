@@ -65,13 +65,13 @@ def _write(file: Path, text: str) -> None:
 
 
 def targets_in(tmp_path: Path, limit_mib: int, *pods: tuple[Pod, int]) -> WatchTargets:
-    pods = tuple(
+    targets = tuple(
         PodTarget(
             pod.metadata.uid, pod, f"/k/{pod.metadata.uid}", str(tmp_path / pod.metadata.uid), (), least * MIB
         )
         for pod, least in pods
     )
-    return WatchTargets(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, pods)
+    return WatchTargets(Version.V2, "/k", str(tmp_path / "root"), limit_mib * MIB, targets)
 
 
 def with_memory_volume(pod: Pod) -> Pod:

@@ -76,7 +76,7 @@ class World:
         decision = decide(situation, zone)  # type: ignore[arg-type]
         self.workload, self.progress = decision.workload, decision.progress
         self.is_over = self.is_over or decision.is_over
-        self.reasons += [one.reason for one in decision.happenings]
+        self.reasons += [one.reason for one in decision.events]
         for name in decision.delete:
             assert not self.pods[name].is_deleting or self.pods[name].has_ended, f"{name} is deleted twice"
             self.pods[name] = self.pods[name]._replace(is_deleting=True)

@@ -63,7 +63,7 @@ class Adoption:
         uids = {pod.uid for pod in self._pod_store}
         for found in strays(uids, records):
             message = (
-                f"container {found.attempt.container} of pod {found.attempt.uid} runs, and nobody wants it"
+                f"container {found.attempt.container} of pod {found.attempt.uid} runs, and no pod needs it"
             )
             self._event_recorder.record(WARNING, "Stray", f"{message}: it is stopped")
             try:

@@ -128,9 +128,8 @@ class DesiredWorkloads:
                     )
                     continue
                 if record is not None and immutable_change(record.workload, workload):
-                    self.remove(
-                        record, None
-                    )  # as for a pod of a file: the old one ends, and a new one begins
+                    # As for a pod of a file: the old one ends, and a new one begins.
+                    self.remove(record, None)
                 self.put(workload, source)
             for record in self._store:
                 if record.source.startswith(FILE) and record.key not in in_files:

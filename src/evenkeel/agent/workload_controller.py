@@ -130,8 +130,8 @@ class WorkloadController(PodObserver):
     def _carry_out(
         self, record: WorkloadRecord, decision: Decision, pods: dict[str, PodRecord], now: float
     ) -> None:
-        for happening in decision.happenings:
-            self._desired.record(*happening, decision.workload)
+        for event in decision.events:
+            self._desired.record(*event, decision.workload)
         for name in decision.delete:
             self._desired_pods.delete(pods[name], None)
         for pod in decision.create:

@@ -19,9 +19,8 @@ class Overrides:
     def __init__(self) -> None:
         self._of: dict[str, dict[str, tuple[Setting, ...]]] = {}
         self._made: dict[str, tuple[Cgroup, tuple[Setting, ...], Cgroup]] = {}
-        self._left: dict[
-            str, dict[str, Setting]
-        ] = {}  # by path and file: what was wanted, and was not planned
+        # By path and file: settings that were wanted, and were not planned.
+        self._left: dict[str, dict[str, Setting]] = {}
 
     def set(self, source: str, wanted: Wanted) -> bool:
         """Replaces all that `source` wants; returns whether that is a change."""

@@ -63,11 +63,8 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine(config, args.state_dir)
     diagnosis = diagnose(machine, config)
     diagnosis = diagnosis._replace(checks=(*diagnosis.checks, *over_time(args.state_dir)))
-    of_runtime = (
-        *_of_filter(config),
-        *runtime_checks(config),
-        *_of_cluster(args),
-    )  # the runtime itself says more than its process does
+    # The runtime itself says more than its process does.
+    of_runtime = (*_of_filter(config), *runtime_checks(config), *_of_cluster(args))
     named = {check.name for check in of_runtime}
     others = (check for check in diagnosis.checks if check.name not in named)
     diagnosis = diagnosis._replace(checks=(*others, *of_runtime))

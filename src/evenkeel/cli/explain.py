@@ -11,7 +11,7 @@ from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.plan import plan
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cli.config_flags import add_config_flags
-from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, planned_pods
 from evenkeel.cli.output import CLASS_COLOURS, STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.policy.admission import Admission
 from evenkeel.policy.allocatable import node_capacity
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     node, verdicts = decided = decided_from(args, args.pressure or ())
     kind = args.cgroup or ("systemd" if node.config.cgroup_driver == "systemd" else "v2")
-    tree = plan(node, moments_of(node, decided.admitted, args.init), *_CGROUPS[kind])
+    tree = plan(node, planned_pods(node, decided.admitted, args.init), *_CGROUPS[kind])
     explanation = _explanation(node, verdicts, tree)
     if args.output in STRUCTURED:
         print_structured(explanation, args.output)

@@ -108,20 +108,20 @@ def _one(nodes: tuple[Node, ...], source: str) -> NodeCapacity:
     return capacity_of(nodes[0])
 
 
-def moments_of(node: NodeView, pods: Sequence[Pod], init: str | None = None) -> list[PlannedPod]:
+def planned_pods(node: NodeView, pods: Sequence[Pod], init: str | None = None) -> list[PlannedPod]:
     """Each pod after its init containers, or while the one called `init` runs (D3)."""
-    moments = [PlannedPod(pod, _init_index(pod, init)) for pod in pods]
+    planned = [PlannedPod(pod, _init_index(pod, init)) for pod in pods]
     if node.config.cpu_manager_policy == "static":
         from evenkeel.policy.exclusive_cores import assign_on
 
         cores = assign_on(node, pods)
-        moments = [
-            moment._replace(exclusive_cpus=cores.of_pod(moment.pod.metadata.uid), shared_cpus=cores.shared)
-            for moment in moments
+        planned = [
+            one._replace(exclusive_cpus=cores.of_pod(one.pod.metadata.uid), shared_cpus=cores.shared)
+            for one in planned
         ]
-    if init is not None and pods and not any(moment.is_starting for moment in moments):
+    if init is not None and pods and not any(one.is_starting for one in planned):
         raise EvenkeelError(f"--init: no pod has an init container {init}")
-    return moments
+    return planned
 
 
 def _init_index(pod: Pod, init: str | None) -> int | None:

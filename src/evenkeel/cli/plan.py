@@ -16,7 +16,7 @@ from evenkeel.cgroup.reconfigure import restoring
 from evenkeel.cgroup.supported import Unavailable
 from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags
-from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, moments_of
+from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, planned_pods
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     driver = driver_for(detect(), config)
     try:
         # An earlier agent may have had another configuration: settings that this plan does not name are reset (B13).
-        moments = _placed(moments_of(node, decided.admitted), args.state_dir)
-        tree = restoring(plan(node, moments, driver.version, driver.naming))
+        planned = _placed(planned_pods(node, decided.admitted), args.state_dir)
+        tree = restoring(plan(node, planned, driver.version, driver.naming))
         hands_off = (*config.hands_off, *not_the_pods(config))
         if args.apply:
             if _is_agents(config.cgroup_root, args.state_dir):
@@ -105,15 +105,15 @@ def _leave_pods_alone(steps: Sequence[Step], cgroup_root: str) -> None:
         )
 
 
-def _placed(moments: list[PlannedPod], state_directory: str) -> list[PlannedPod]:
+def _placed(planned: list[PlannedPod], state_directory: str) -> list[PlannedPod]:
     """The pods with the cgroups that a container runtime has created for them, as the agent has recorded."""
     if not os.path.isdir(f"{state_directory}/pods"):
-        return moments
+        return planned
     from evenkeel.runtime.cri.container_table import placed
     from evenkeel.runtime.paths import state_paths
 
     paths = state_paths(state_directory)
-    return [moment._replace(placed=placed(moment.pod.metadata.uid, paths)) for moment in moments]
+    return [one._replace(placed=placed(one.pod.metadata.uid, paths)) for one in planned]
 
 
 class StepPlanned(NamedTuple):

@@ -143,9 +143,8 @@ class Table:
         lines."""
         usage = self._front.usage()
         before = self._last
-        if (
-            before is None or usage.at - before.at >= _REFRESH_SECONDS / 2
-        ):  # over a shorter time the cpu use is mostly noise
+        # Over a shorter time the CPU use is mostly noise.
+        if before is None or usage.at - before.at >= _REFRESH_SECONDS / 2:
             self._last = usage
         memory = {(one.pod, one.container): one.statistics for one in usage.containers}
         earlier = {(one.pod, one.container): one.statistics for one in before.containers} if before else {}

@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refusals(reading: Reading, config: KubeletConfiguration) -> tuple[Problem, ...]:
-    """What the agent's runtime would refuse with this configuration, as far as the manifest alone tells. The pods of a
-    workload have one template, so each is told once."""
+    """What the agent's runtime would refuse with this configuration, as far as the manifest alone shows it. The pods of
+    a workload have one template, so each refusal is reported once."""
     found: dict[Problem, None] = {}
     for pod, origin in zip(reading.pods, reading.origins, strict=True):
         refusal = _refusal(pod, config)

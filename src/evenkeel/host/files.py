@@ -64,8 +64,8 @@ def write_own(path: str, content: bytes, *, is_lasting: bool = False) -> None:
 
 
 def replace_own(path: str, content: bytes) -> None:
-    """Writes a file that only this user can read, as a whole or not at all: whoever reads it meanwhile, and also after
-    a crash, finds the former content or this one. Raises OSError."""
+    """Writes a file that only this user can read, as a whole or not at all. A reader finds the former content or this
+    one, at any moment and also after a crash. Raises OSError."""
     new = f"{path}.new"
     write_own(new, content, is_lasting=True)
     os.rename(new, path)

@@ -66,10 +66,8 @@ class KernelLog:
             except BlockingIOError:
                 return
             except OSError as error:
-                if (
-                    error.errno == errno.EPIPE
-                ):  # overwritten: the next read returns the oldest line that is left
-                    continue
+                if error.errno == errno.EPIPE:
+                    continue  # overwritten: the next read returns the oldest line that is left
                 yield SubscriptionEnded(NODE, self._device, reason(error))
                 return
             line = parse_log_record(record) if record else None

@@ -32,8 +32,8 @@ def host_address() -> str:
 
 
 class NodeClock:
-    """The time of the machine, without jumps: a clock that is set is followed only with `follow`. So whoever is told
-    of a jump can move the times that were read before it, and no time was read in between."""
+    """The time of the machine, without jumps: if the clock is set, `now` follows only after `follow` was called. So the
+    caller of `follow` can move all times that were read before by the jump that it returns."""
 
     def __init__(self) -> None:
         self._offset_seconds = self._offset()

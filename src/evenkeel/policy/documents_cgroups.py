@@ -165,7 +165,7 @@ def _shares(millicpu: int, what: str, rule: str = "A11") -> Amount:
 def _cpus(exclusive: tuple[int, ...] | None, shared: tuple[int, ...]) -> Cpus | None:
     if exclusive:
         return Cpus(exclusive, "A23", "cores of its own: Guaranteed, whole cores requested")
-    return Cpus(shared, "A23", "the cores that are nobody's own") if shared else None
+    return Cpus(shared, "A23", "the cores that no container has for itself") if shared else None
 
 
 def _container_quota(node: NodeView, limit: int, *, is_exclusive: bool) -> tuple[Quota, Amount]:

@@ -58,9 +58,8 @@ def assign(
             else:
                 waiting.append((key, count))
     if kept:
-        waiting.sort(
-            key=lambda one: not kept.get(one[0])
-        )  # first the resized ones, so that they keep their cores
+        # First the resized ones, so that they keep their cores.
+        waiting.sort(key=lambda one: not kept.get(one[0]))
     for key, count in waiting:
         if count <= len(free) - least_shared:
             # A container whose number has changed keeps cores that it had. Otherwise take the last cores, because the

@@ -1,7 +1,7 @@
-"""Which unused images are removed, by the marks of kubelet. Pure.
+"""Which unused images are removed, by kubelet's two thresholds. Pure.
 
-When the disk is filled to the high mark, the images that were not used for longest go first, until it is filled to the
-low mark. An image in use never goes.
+When the disk is filled to the high threshold, images are removed until it is filled to the low one, least recently used
+first. An image in use is never removed.
 """
 
 from collections.abc import Iterable

@@ -84,7 +84,7 @@ class ImageCollection:
             await asyncio.sleep(self._period_seconds)
 
     async def collect(self) -> None:
-        """Looks once, and removes what the marks say. Raises EvenkeelError."""
+        """Looks once, and removes images as kubelet's two thresholds demand. Raises EvenkeelError."""
         now = self._clock()
         unused = self._seen(await self._runtime.images(), now)
         room = self._room()

@@ -52,12 +52,10 @@ class NodeCgroups:
         self._limited: tuple[str, ...] = ()  # paths of the cgroups with a memory limit
         self._limits: dict[str, tuple[bytes, ...]] = {}  # by path, first read after the last pass
         self.killing: set[str] = set()  # cgroups whose processes are being killed
-        self.rescored: tuple[
-            Cgroup, ...
-        ] = ()  # containers whose OOM score differs from that of the previous tree
-        self.resettled: tuple[
-            Cgroup, ...
-        ] = ()  # cgroups with changed settings that a container runtime has made
+        # Since the previous tree: containers with another OOM score, and cgroups of a container runtime with other
+        # settings.
+        self.rescored: tuple[Cgroup, ...] = ()
+        self.resettled: tuple[Cgroup, ...] = ()
 
     def follow(self, pods: Sequence[PlannedPod]) -> Tree:
         """Applies the tree that these pods need, where it differs from the last one. Returns the tree."""

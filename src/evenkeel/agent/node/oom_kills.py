@@ -160,7 +160,7 @@ class KernelEvents(PodObserver):
         self._known: dict[str, Cgroup] = {}
         self._attempts: dict[
             str, Attempt
-        ] = {}  # by path of a cgroup that a container runtime made for one attempt
+        ] = {}  # by the path of the cgroup that a container runtime made for it
         self._pods: dict[str, Cgroup] = {}  # pods in which a container runtime makes cgroups
         self._killing: set[asyncio.Task[None]] = set()
 

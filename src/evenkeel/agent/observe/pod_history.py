@@ -235,7 +235,7 @@ def _amount(amount: int, resource: str) -> str:
 
 def end_sentence(history: PodHistory) -> str:
     if not history.is_held:
-        return "It is gone; nobody asks for it any more."
+        return "It is gone, and is no longer desired."
     if history.reason:
         return f"It is {history.phase} now: {history.reason}."
     return f"It is {history.phase} now."

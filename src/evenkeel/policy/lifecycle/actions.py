@@ -117,9 +117,8 @@ def _stopping(pod: Pod, state: PodState, ending: _Ending, now: float, settings: 
         record = state.container(container.name)
         is_sidecar = container in pod.spec.init_containers and container.is_sidecar
         if is_sidecar and alive and now < ending.by:
-            wake_at = (
-                ending.by
-            )  # its turn comes when the others have ended, or when their grace period is over
+            # Its turn comes when the others have ended, or when their grace period is over.
+            wake_at = ending.by
             break
         alive = alive or record.is_alive
         if record.is_running:
@@ -187,7 +186,7 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
 
 def _holds_back(container: Container, record: ContainerRecord, *, is_starting: bool) -> bool:
     """Whether containers after this one are not started yet: it is about to run its postStart hook, or runs it. A
-    container that waits for data of its own holds back nobody."""
+    container that waits for data of its own does not hold back others."""
     if container.post_start is None:
         return False
     return record.is_asked_for or record.in_post_start or (is_starting and not record.held_up)

@@ -10,12 +10,12 @@ from evenkeel.api.cron_schedule import Schedule, parse_schedule
 from evenkeel.api.workload_pods import job_of
 from evenkeel.api.workload_types import FORBID, REPLACE, CronJob, CronJobStatus, Job, ObjectReference
 from evenkeel.policy.lifecycle.pod_status import timestamp
-from evenkeel.policy.workloads.decision import NORMAL, WARNING, Decision, Happening, JobFacts, Situation
+from evenkeel.policy.workloads.decision import NORMAL, WARNING, Decision, JobFacts, Situation, WorkloadEvent
 from evenkeel.policy.workloads.jobs import COMPLETE, FAILED
 
 SUCCESSFUL_JOBS_KEPT, FAILED_JOBS_KEPT = 3, 1
 MOST_MISSED = 100
-_TOO_MANY = Happening(
+_TOO_MANY = WorkloadEvent(
     WARNING,
     "TooManyMissedTimes",
     f"more than {MOST_MISSED} start times were missed: look at the clock, or set startingDeadlineSeconds",
@@ -38,23 +38,23 @@ def decide_cron_job(situation: Situation, zone: tzinfo) -> Decision:
     )
     delete = _old_jobs(cron, situation.jobs)
     create: list[Job] = []
-    happenings: list[Happening] = []
+    events: list[WorkloadEvent] = []
     since = _since(situation, cron)
     due = None if cron.spec.suspend else schedule.last_between(since, now, zone)
     why_not = None if due is None else _why_not(cron, due, active)
     if due is not None and why_not is not None:
         if progress.blocked_at != due:
-            happenings.append(why_not)
+            events.append(why_not)
         progress = progress._replace(blocked_at=due)
     elif due is not None:
         if _are_many(schedule, since, now, zone):
-            happenings.append(_TOO_MANY)
+            events.append(_TOO_MANY)
         if cron.spec.concurrency_policy == REPLACE:
             delete += [one.job.metadata.name for one in active]
         name = f"{cron.metadata.name[:_LONGEST_BASE]}-{int(due) // 60}"
         if all(one.job.metadata.name != name for one in situation.jobs):
             create.append(job_of(cron, name))
-            happenings.append(Happening(NORMAL, "SuccessfulCreate", f"created job {name}"))
+            events.append(WorkloadEvent(NORMAL, "SuccessfulCreate", f"created job {name}"))
         progress = progress._replace(last_schedule_at=due)
     status = CronJobStatus(
         tuple(_reference(one) for one in active if one.job.metadata.name not in delete),
@@ -67,7 +67,7 @@ def decide_cron_job(situation: Situation, zone: tzinfo) -> Decision:
         create_jobs=tuple(create),
         delete_jobs=tuple(dict.fromkeys(delete)),
         wake_at=None if cron.spec.suspend else schedule.next_after(now, zone),
-        happenings=tuple(happenings),
+        events=tuple(events),
     )
 
 
@@ -92,11 +92,11 @@ def _reference(one: JobFacts) -> ObjectReference:
     return ObjectReference("batch/v1", "Job", meta.namespace, meta.name, meta.uid)
 
 
-def _why_not(cron: CronJob, due: float, active: list[JobFacts]) -> Happening | None:
+def _why_not(cron: CronJob, due: float, active: list[JobFacts]) -> WorkloadEvent | None:
     if cron.spec.concurrency_policy != FORBID or not active:
         return None
     message = f"the start at {timestamp(due)} waits: a Job still runs, and concurrencyPolicy is Forbid"
-    return Happening(NORMAL, "JobAlreadyActive", message)
+    return WorkloadEvent(NORMAL, "JobAlreadyActive", message)
 
 
 def _old_jobs(cron: CronJob, jobs: tuple[JobFacts, ...]) -> list[str]:

@@ -81,7 +81,7 @@ class Situation(NamedTuple):
     jobs: tuple[JobFacts, ...] = ()
 
 
-class Happening(NamedTuple):
+class WorkloadEvent(NamedTuple):
     type: str
     reason: str
     message: str
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
     delete_jobs: tuple[str, ...] = ()
     is_over: bool = False  # the workload itself is to be deleted, with its pods
     wake_at: float | None = None
-    happenings: tuple[Happening, ...] = ()
+    events: tuple[WorkloadEvent, ...] = ()
 
 
 def condition(

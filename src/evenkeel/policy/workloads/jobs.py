@@ -22,9 +22,9 @@ from evenkeel.policy.workloads.decision import (
     NORMAL,
     WARNING,
     Decision,
-    Happening,
     JobProgress,
     Situation,
+    WorkloadEvent,
     condition,
     earliest,
 )
@@ -76,7 +76,7 @@ def decide_job(situation: Situation) -> Decision:
         tuple(dict.fromkeys(delete)),
         is_over=end_at is not None and end_at <= situation.now,
         wake_at=earliest(times, situation.now),
-        happenings=_happenings(before, progress),
+        events=_events(before, progress),
     )
 
 
@@ -256,10 +256,12 @@ def _status(
     )
 
 
-def _happenings(before: JobProgress, after: JobProgress) -> tuple[Happening, ...]:
+def _events(before: JobProgress, after: JobProgress) -> tuple[WorkloadEvent, ...]:
     if after.is_failing and not before.is_failing:
-        return (Happening(WARNING, after.reason, after.message),)
+        return (WorkloadEvent(WARNING, after.reason, after.message),)
     if after.outcome and not before.outcome and not after.is_failing:
         kind = NORMAL if after.outcome == COMPLETE else WARNING
-        return (Happening(kind, "Completed" if after.outcome == COMPLETE else after.reason, after.message),)
+        return (
+            WorkloadEvent(kind, "Completed" if after.outcome == COMPLETE else after.reason, after.message),
+        )
     return ()
