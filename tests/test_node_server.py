@@ -553,7 +553,8 @@ def test_new_certificates_are_used_by_the_next_connection(node, tmp_path):
 def test_the_authority_of_the_cluster_counts_only_if_it_signs_clients(tmp_path):
     """It may be one that signs servers, even one of the web: then anybody could be anybody."""
     authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "two")
-    own = tuple(path.read_text() for path in authority.server("node", "IP:127.0.0.1"))
+    certificate, key = authority.server("node", "IP:127.0.0.1")
+    own = (certificate.read_text(), key.read_text())
     config = read_kubeconfig(str(kubeconfig(tmp_path, 1, str(authority.certificate), {"token": "x"})))
 
     def found(pair):

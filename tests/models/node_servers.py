@@ -44,6 +44,7 @@ class Cluster:
         if self.is_away:
             asked.hang_up()
             return
+        assert asked.body is not None
         spec = asked.body["spec"]
         self.reviews.append(asked.body)
         if asked.target.endswith("/tokenreviews"):
