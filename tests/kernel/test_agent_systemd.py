@@ -1,5 +1,7 @@
 """The agent with systemd's slices and scopes: the same life as with plain cgroups."""
 
+import subprocess
+
 import pytest
 
 from tests.kernel.agents import MakeUp, is_alive, pod, up
@@ -49,3 +51,21 @@ def test_an_oom_kill_is_known_though_the_scope_is_gone_with_it(up: MakeUp):
     agent.apply(pod("eater", eater, restartPolicy="Never", container={"resources": amounts}))
     status = agent.await_phase("eater", "Failed")
     assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
+
+
+def test_a_shutdown_of_the_machine_waits_for_the_agent(up: MakeUp):
+    """logind itself would end the machine: tests/test_shutdown_lock.py has what follows."""
+    agent = up("--shutdown-grace-period=4s")
+    agent.start()
+    listed = [
+        "busctl", "call", "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager",
+        "ListInhibitors",
+    ]  # fmt: skip
+
+    def has_lock() -> bool:
+        said = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+        return '"shutdown" "evenkeel"' in said and '"delay"' in said
+
+    assert has_lock(), agent.log.read_text()
+    agent.kill()
+    eventually(lambda: not has_lock())

@@ -29,6 +29,7 @@ from evenkeel.server.app import serve
 
 if TYPE_CHECKING:
     from evenkeel.agent.agent import Agent
+    from evenkeel.host.shutdown_lock import ShutdownLock
     from evenkeel.kube.cluster import Cluster, ClusterMember
     from evenkeel.server.handlers import Handlers
     from evenkeel.server.kubelet.node_server import NodeServer
@@ -200,14 +201,16 @@ def _with_storage(capacity: NodeCapacity, args: argparse.Namespace) -> NodeCapac
 async def _up(
     args: argparse.Namespace, node: NodeView, endpoint: "TcpEndpoint | None", cluster: "Cluster | None"
 ) -> int:
-    stop = asyncio.Event()
+    stop, shutdown = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     began_at = time.time()
     running = await start(node, args.state_dir, args.paths, own_cgroup=True)
     agent = running.agent
     is_stopping_pods = False
+    lock = None
     try:
+        lock = await _held_up(node.config, shutdown, stop)
         server = await serve(agent, os.path.abspath(args.state_dir), endpoint=endpoint)
         if server.listener is not None:
             log.info("listening at https://%s", args.listen)
@@ -224,7 +227,7 @@ async def _up(
         await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         watching.cancel()
-        is_stopping_pods = args.stop_pods and stopping.done()
+        is_stopping_pods = stopping.done() and (args.stop_pods or shutdown.is_set())
         if is_stopping_pods:
             log.info("stopping the pods")
         else:
@@ -237,6 +240,8 @@ async def _up(
             await node_server.close()
     finally:
         await running.close(stop_pods=is_stopping_pods)
+        if lock is not None:
+            lock.close()
     view.freeze()
     await server.close()
     showing.cancel()
@@ -247,6 +252,29 @@ async def _up(
     if not is_stopping_pods:
         log.info("the pods run on; `evenkeel up` takes them over again")
     return 0
+
+
+async def _held_up(
+    config: KubeletConfiguration, shutdown: asyncio.Event, stop: asyncio.Event
+) -> "ShutdownLock | None":
+    """With shutdownGracePeriod, a shutdown of the machine waits until pods have ended. Both events are set then."""
+    if not config.shutdown_grace_period:
+        return None
+    from evenkeel.host.shutdown_lock import ShutdownLock
+
+    def begins() -> None:
+        log.info("the machine is being shut down")
+        shutdown.set()
+        stop.set()
+
+    lock = ShutdownLock(begins)
+    try:
+        if warning := await lock.take(config.shutdown_grace_period.seconds):
+            log.warning("--shutdown-grace-period: %s", warning)
+    except EvenkeelError as error:
+        log.warning("--shutdown-grace-period: a shutdown of the machine is not held up: %s", error)
+        return None
+    return lock
 
 
 def _joined(cluster: "Cluster | None", agent: "Agent", node: NodeView) -> "ClusterMember | None":

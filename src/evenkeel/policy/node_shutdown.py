@@ -10,8 +10,6 @@ from evenkeel.api.pod import Pod
 from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.policy.qos import is_critical
 
-_NANOSECONDS = 10**9
-
 
 class ShutdownPhase(NamedTuple):
     """A part of the shutdown. Pods that are in it end within `seconds`; None: each within its own grace period."""
@@ -37,7 +35,7 @@ def shutdown_phases(config: KubeletConfiguration) -> tuple[ShutdownPhase, ...]:
         return (ShutdownPhase(profile, takes_ordinary=True, takes_critical=True),)
     return (
         ShutdownPhase(
-            profile, takes_ordinary=True, takes_critical=False, seconds=(whole - critical) / _NANOSECONDS
+            profile, takes_ordinary=True, takes_critical=False, seconds=whole.seconds - critical.seconds
         ),
-        ShutdownPhase(profile, takes_ordinary=False, takes_critical=True, seconds=critical / _NANOSECONDS),
+        ShutdownPhase(profile, takes_ordinary=False, takes_critical=True, seconds=critical.seconds),
     )
