@@ -108,6 +108,10 @@ def test_a_machine_joins_with_a_token_and_is_a_node(
         )
         assert other.returncode == 1
         assert 'has joined as "joiner" already' in other.stderr
+        (state / "cluster" / "client.pem").write_text("")
+        lost = run_join(place, state, "--ca-cert-hash", authority_hash, token=plane.bootstrap_token)
+        assert lost.returncode == 0, lost.stderr
+        assert lost.stdout.startswith("joined ")
         return kubeconfig
 
     with make_node("joiner", kubeconfig=joined) as node:

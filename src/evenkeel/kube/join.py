@@ -87,7 +87,7 @@ async def _join(flags: JoinFlags, directory: str, on_asked: Callable[[str], None
     certificate = NodeCertificate(os.path.join(directory, CLIENT_FILE), flags.node_name, CLIENT)
     if os.path.exists(path):
         present = _present(path, certificate, flags)
-        if time.time() < present.not_after:
+        if present is not None and time.time() < present.not_after:
             return Joined(path, present, is_new=False)
     ca_pem = flags.ca_pem or await discovered_authority(flags.server, flags.token, flags.ca_hash)
     bootstrap = os.path.join(directory, BOOTSTRAP)
@@ -109,9 +109,10 @@ async def _join(flags: JoinFlags, directory: str, on_asked: Callable[[str], None
     return Joined(path, found, is_new=True)
 
 
-def _present(path: str, certificate: NodeCertificate, flags: JoinFlags) -> Certificate:
-    """The certificate of the cluster that this machine has joined. Raises EvenkeelError if it is another one."""
-    config, present = read_kubeconfig(path), certificate.read()
+def _present(path: str, certificate: NodeCertificate, flags: JoinFlags) -> Certificate | None:
+    """The certificate of the cluster that this machine has joined; None if it is lost. Raises EvenkeelError if it is
+    another cluster or node."""
+    config = read_kubeconfig(path)
     another = f"to join another one, stop the agent and remove {os.path.dirname(path)}"
     if (config.host, config.port, config.prefix) != (
         flags.server.host,
@@ -123,6 +124,10 @@ def _present(path: str, certificate: NodeCertificate, flags: JoinFlags) -> Certi
         raise EvenkeelError(
             "this machine has joined a cluster with another certificate authority", hint=another
         )
+    try:
+        present = certificate.read()
+    except EvenkeelError:
+        return None
     if present.node_name != flags.node_name:
         raise EvenkeelError(f'this machine has joined as "{present.node_name}" already', hint=another)
     return present
