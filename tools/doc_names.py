@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = "src/evenkeel"
 _FOLDERS = ("bench", "docs", "examples", "src", "tests", "tools")
-_FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|md|sh|svg))`")
+_FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)*\.(?:py|md|sh|svg))`")
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 _MODULE = re.compile(r"`([a-z]\w*(?:\.\w+)+)`")
 _NO_MODULE = re.compile(r"agent\.sock|cgroup\.(?:event_control|events|freeze|kill|procs|subtree_control)")
