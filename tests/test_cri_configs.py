@@ -128,6 +128,17 @@ def test_profiles_are_handed_on_by_name():
     assert not plain.HasField("apparmor")
 
 
+def test_se_linux_options_are_handed_on_those_of_the_container_first():
+    own = secured("{seLinuxOptions: {type: web_t, level: 's0:c1'}}").selinux_options
+    assert (own.user, own.role, own.type, own.level) == ("", "", "web_t", "s0:c1")
+    assert not secured("{}").HasField("selinux_options")
+    of_pod = launch(1, POD.replace("runAsUser: 7", "seLinuxOptions: {level: s0}"))
+    assert refusal(of_pod.pod, Granted()) is None
+    assert container_config(of_pod, PATHS).linux.security_context.selinux_options.level == "s0"
+    sandbox = sandbox_config(of_pod, PATHS, Naming.CGROUPFS, 0)
+    assert sandbox.linux.security_context.selinux_options.level == "s0"
+
+
 def test_a_privileged_container_is_handed_on_with_its_sandbox():
     context = secured("{privileged: true}")
     assert context.privileged

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from evenkeel.api.config import HOST_IPC, HOST_PID, PRIVILEGED, flag_of
-from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SecurityContext
+from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SecurityContext, SELinuxOptions
 from evenkeel.api.pod import Pod, PodSecurityContext
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.environment import identity
@@ -40,6 +40,7 @@ class Granted(NamedTuple):
     no_app_armor: str = ""
     has_default_app_armor: bool = True  # the runtime has a profile of its own
     no_user_namespace: str = ""
+    has_se_linux: bool = False  # the runtime labels containers, where the machine has SELinux
     has_handlers: bool = (
         False  # the runtime has several ways to run a pod, and spec.runtimeClassName chooses one
     )
@@ -186,8 +187,8 @@ def _modules(security: SecurityContext | PodSecurityContext, field: str, granted
                 f"{asked} cannot be had: processes have no default profile; write Localhost with the name of a "
                 "loaded profile"
             )
-    if security.se_linux_options is not None and any(security.se_linux_options):
-        yield f"{field}.seLinuxOptions: cannot be had: containers have no SELinux label here; leave it out"
+    if security.se_linux_options is not None and any(security.se_linux_options) and not granted.has_se_linux:
+        yield f"{field}.seLinuxOptions: cannot be had: processes have no SELinux label here; leave it out"
     if security.windows_options is not None:
         yield f"{field}.windowsOptions: cannot be had: this is Linux; leave it out"
 
@@ -197,6 +198,14 @@ def _app_armor(pod: Pod, container: Container) -> AppArmorProfile | None:
     for security in (container.security_context, pod.spec.security_context):
         if security is not None and security.app_armor_profile is not None:
             return security.app_armor_profile
+    return None
+
+
+def se_linux_options(pod: Pod, container: Container | None = None) -> SELinuxOptions | None:
+    """Returns the container's options, else the pod's. As in Kubernetes they have no meaning without SELinux."""
+    for security in (container.security_context if container else None, pod.spec.security_context):
+        if security is not None and security.se_linux_options is not None:
+            return security.se_linux_options
     return None
 
 

@@ -7,7 +7,7 @@ The module does no I/O.
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile
+from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SELinuxOptions
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
@@ -73,6 +73,7 @@ def sandbox_config(
             cgroup_parent=posixpath.basename(parent) if naming == Naming.SYSTEMD else parent,
             security_context=pb.LinuxSandboxSecurityContext(
                 namespace_options=_namespaces(pod, has_own_network=has_own_network),
+                selinux_options=_se_linux(security.se_linux_options(pod)),
                 # A runtime takes privileged containers only in a privileged sandbox.
                 privileged=any(
                     security.privileges(pod, one).is_privileged for one in pod.spec.every_container
@@ -266,6 +267,7 @@ def _security(
     is_masked = not (allowed.is_privileged or allowed.is_unmasked)
     context = pb.LinuxContainerSecurityContext(
         namespace_options=_namespaces(pod),
+        selinux_options=_se_linux(security.se_linux_options(pod, container)),
         privileged=allowed.is_privileged,
         # Without a filter, a set-user-ID program would be root with all system calls. Otherwise as in Kubernetes.
         no_new_privs=not allowed.is_privileged and (allowed.may_escalate is False or not allowed.is_filtered),
@@ -287,6 +289,10 @@ def _security(
         if user.gid is not None:
             context.run_as_group.value = user.gid
     return context
+
+
+def _se_linux(asked: SELinuxOptions | None) -> pb.SELinuxOption | None:
+    return None if asked is None else pb.SELinuxOption(**asked._asdict())
 
 
 def _profile(profile: SeccompProfile | AppArmorProfile, named: str) -> pb.SecurityProfile:

@@ -25,7 +25,9 @@ def refusal(pod: Pod, granted: Granted) -> Refusal | None:
             "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
             "add the groups of the image: write Merge, or leave it out",
         )
-    granted = granted._replace(has_own_network=not pod.spec.host_network, has_handlers=True)
+    granted = granted._replace(
+        has_own_network=not pod.spec.host_network, has_handlers=True, has_se_linux=True
+    )
     wrong = volumes.refusal(pod) or security.refusal(pod, granted)
     return Refusal(_REASON, wrong) if wrong else None
 
