@@ -20,6 +20,7 @@ from evenkeel.errors import EvenkeelError, reason
 _NAME = "intents"  # in the directory of the journal
 _SLOTS = 64  # the most evictions that may be under way and unknown to the agent
 _SLOT_BYTES = 4096  # a page: a slot is written completely, or not at all
+_encoded = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 
 class Intent(NamedTuple):
@@ -83,6 +84,11 @@ class Intents:
         with self._lock:
             self._slots.setdefault(intent.uid, []).append(slot)
         return True
+
+    @staticmethod
+    def rehearse(intent: Intent) -> None:
+        """Does what `write` does before the file is written."""
+        _text(intent)
 
     def taken_up(self, uid: str) -> None:
         """The eviction is in the journal, so its intent is removed."""
@@ -170,8 +176,8 @@ def _intent(text: bytes) -> Intent | None:
 
 def _text(intent: Intent) -> bytes:
     """Encodes the intent. A long message is cut to fit into its slot."""
-    text = json.dumps(intent._asdict(), ensure_ascii=False).encode()
+    text = _encoded(intent._asdict()).encode()
     while len(text) > _SLOT_BYTES:
         intent = intent._replace(message=intent.message[: len(intent.message) // 2])
-        text = json.dumps(intent._asdict(), ensure_ascii=False).encode()
+        text = _encoded(intent._asdict()).encode()
     return text.ljust(_SLOT_BYTES, b"\0")

@@ -11,7 +11,7 @@ from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.decision_records import eviction_given
 from evenkeel.pressure.disk.disk_watch import Measured
 from evenkeel.pressure.eviction_steps import Step
-from evenkeel.pressure.memory.sampling import MemorySampler
+from evenkeel.pressure.memory.sampling import MemorySampler, with_parts
 from evenkeel.pressure.protocol import PodRecords
 from evenkeel.pressure.targets import watch_targets
 
@@ -26,9 +26,9 @@ def live_snapshot(
         if tree is not None:
             targets = watch_targets(tree, records, driver, node.pods_limits.memory_bytes)
             figures.follow(targets)
-            _, seen = figures.snapshot(time.monotonic())
+            _, seen = figures.snapshot(time.monotonic(), is_exact=True)
             of_pod = {target.uid: target for target in targets.pods}
-            pods = tuple(figures.with_parts(one, of_pod[one.pod.metadata.uid]) for one in seen.pods)
+            pods = tuple(with_parts(one, figures.parts(of_pod[one.pod.metadata.uid])) for one in seen.pods)
         else:
             _, seen = figures.snapshot(time.monotonic())
     finally:

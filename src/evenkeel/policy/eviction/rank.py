@@ -12,9 +12,8 @@ Critical pods are evicted last. The kubernetes profile spares critical pods only
 first.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
-from operator import itemgetter
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
@@ -68,7 +67,7 @@ class Ranked(NamedTuple):
         return self.seen.pod
 
 
-Age = tuple[tuple[int, ...], str, str]
+Age = tuple[bytes, str, str]
 Place = tuple[tuple[object, ...], Ranked]  # what the ranking compares, and the pod
 
 
@@ -85,7 +84,8 @@ def rank(
     """All of `pods`, the first victim first. `spared` marks the pods that are not evicted at all."""
     order = order or default_order(profile)
     cache = TraitCache() if traits is None else traits
-    known = cache.places((resource, frozenset(on_disk), profile, order, need))
+    standing = cache.standing((resource, frozenset(on_disk), profile, order, need))
+    known = standing.places
     places = []
     for seen in pods:  # hundreds of pods, at the moment when time is short
         place = known.get(id(seen.pod))
@@ -93,11 +93,24 @@ def rank(
             one = _ranked(seen, resource, on_disk, profile, need, cache)
             place = known[id(seen.pod)] = (_sort_key(one, resource, profile, order), one)
         places.append(place)
-    places.sort(key=_first)
-    return tuple(one for _, one in places)
+    return standing.in_order(places)
 
 
-_first = itemgetter(0)
+class Standing:
+    """How pods stood when they were last ranked in one way. A pod has the same place while its figures are the same
+    object: only the pods that have moved are looked at."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, Place] = {}  # by the pod's identity
+        self._order: list[int] = []  # the numbers of the places, the first victim first
+
+    def in_order(self, places: Sequence[Place]) -> tuple[Ranked, ...]:
+        """The pods of `places`, the first victim first. Few comparisons are needed where few pods have moved."""
+        if len(self._order) != len(places):
+            self._order = list(range(len(places)))
+        keys = [key for key, _ in places]
+        self._order.sort(key=keys.__getitem__)
+        return tuple([places[number][1] for number in self._order])
 
 
 def _ranked(
@@ -176,9 +189,7 @@ class TraitCache:
     def __init__(self) -> None:
         # By the pod's identity: to compare whole pods would take longer than to compute the traits.
         self._known: dict[tuple[Resource, Profile], dict[int, PodTraits]] = {}
-        # Where a pod stood when it was last ranked, for each way of ranking. It stands there again while its figures
-        # are the same object: only the pods that have moved are looked at.
-        self._places: dict[object, dict[int, Place]] = {}
+        self._standings: dict[object, Standing] = {}  # by the way of ranking
 
     def reader(self, resource: Resource, profile: Profile) -> Callable[[Pod], PodTraits]:
         """A function that returns the traits of one pod."""
@@ -199,9 +210,12 @@ class TraitCache:
 
         return traits_of
 
-    def places(self, way: object) -> "dict[int, Place]":
-        """The places of pods in a ranking of this way, by the pod's identity."""
-        return self._places.setdefault(way, {})
+    def standing(self, way: object) -> Standing:
+        """How the pods stood when they were last ranked in this way."""
+        found = self._standings.get(way)
+        if found is None:
+            found = self._standings[way] = Standing()
+        return found
 
     def keep_only(self, pods: Iterable[Pod]) -> None:
         """Forget every pod that is not one of `pods`."""
@@ -209,9 +223,9 @@ class TraitCache:
         for known in self._known.values():
             for identity in known.keys() - current:
                 del known[identity]
-        for places in self._places.values():
-            for identity in places.keys() - current:
-                del places[identity]
+        for standing in self._standings.values():
+            for identity in standing.places.keys() - current:
+                del standing.places[identity]
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))
@@ -229,9 +243,13 @@ def _spared(used: int | None, is_above: bool, need: Need) -> Spared | None:  # n
 
 def _age(pod: Pod) -> Age:
     created = pod.metadata.creation_timestamp or ""
-    # Negated letter by letter: the later time sorts first. Of two texts that begin alike the longer is the later.
-    younger_first = (*(-ord(letter) for letter in created), 1)
-    return younger_first, pod.key, pod.metadata.uid
+    # Negated byte by byte: the later time sorts first. Of two texts that begin alike the longer is the later.
+    younger_first = bytes([_LAST_BYTE - byte for byte in created.encode("utf-8", "surrogatepass")])
+    return younger_first + _END, pod.key, pod.metadata.uid
+
+
+_LAST_BYTE = 0xFE  # no text in UTF-8 has a higher one
+_END = b"\xff"
 
 
 def _request(pod: Pod, resource: Resource, profile: Profile) -> Quantity:

@@ -87,8 +87,11 @@ class Snapshot(NamedTuple):
 
 def active(snapshot: Snapshot) -> Snapshot:
     """`snapshot` without the pods that have ended. Their eviction would free nothing."""
-    pods = tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in _ENDED)
-    return snapshot if len(pods) == len(snapshot.pods) else snapshot._replace(pods=pods)
+    if _ENDED.isdisjoint([seen.pod.status.phase for seen in snapshot.pods]):
+        return snapshot
+    return snapshot._replace(
+        pods=tuple(seen for seen in snapshot.pods if seen.pod.status.phase not in _ENDED)
+    )
 
 
-_ENDED = ("Succeeded", "Failed")
+_ENDED = frozenset(("Succeeded", "Failed"))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import name_thread, run_before_others
 from evenkeel.policy.eviction.decide import Eviction
+from evenkeel.policy.eviction.snapshot import ContainerFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
@@ -20,7 +21,7 @@ from evenkeel.pressure.memory.cgroup_writes import send_kill
 from evenkeel.pressure.memory.memory_sink import Evicted
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySampler
+from evenkeel.pressure.memory.sampling import MemorySampler, with_parts
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 
@@ -59,6 +60,7 @@ class Carried(NamedTuple):
     step: Step
     evicted: Evicted
     sent_at: float | None
+    noted_at: float = 0.0  # when the intent was written, by CLOCK_MONOTONIC
 
 
 class Evictor:
@@ -94,12 +96,15 @@ class Evictor:
         self._target_of = {target.uid: target for target in targets.pods}
         self._forget_prepared()
 
-    def prepare(self, uid: str) -> None:
-        """This pod would be evicted now: opens what its eviction needs. It is not touched."""
-        target = self._target_of[uid]
+    def prepare(self, first: Eviction) -> None:
+        """This pod would be evicted now: opens what its eviction needs, and does what can be done without touching it,
+        so that nothing is done for the first time."""
+        target = self._target_of[first.pod.metadata.uid]
         self._forget_prepared()
-        self._prepared = (uid, Dying(_pids(target)))
+        self._prepared = (target.uid, Dying(_pids(target)))
         self._sampler.prepare(target)
+        rehearsed = _with_parts(first, self._sampler.parts(target))
+        self._intents.rehearse(Intent(target.uid, rehearsed.message, self._clock()))
 
     def _forget_prepared(self) -> None:
         if self._prepared is not None:
@@ -110,17 +115,23 @@ class Evictor:
         """Evicts the victim. A pod gets its grace period only from an agent: without one it is killed at once. The step
         is returned with the figures of the victim's containers (E14)."""
         target = self._target_of[victim.pod.metadata.uid]
-        step, victim = self._with_parts(step, victim, target)
+        parts = self._sampler.parts(target)
+        victim = _with_parts(victim, parts)
         if victim.grace_period_seconds > 0 and is_agent_there:
             self._pending.asked(target.uid, now, victim.grace_period_seconds)
             self._mitigation.evicted(target.path, now)
-            return Carried(step, Evicted(self._clock(), victim.grace_period_seconds), None)
+            evicted = Evicted(self._clock(), victim.grace_period_seconds)
+            return Carried(_completed(step, victim, parts), evicted, None)
         at = self._clock()
-        return Carried(step, Evicted(at, 0), self._kill(victim, target, at))
+        sent_at, noted_at = self._kill(victim, target, at)
+        self._sampler.close_parts()
+        return Carried(_completed(step, victim, parts), Evicted(at, 0), sent_at, noted_at)
 
-    def _kill(self, victim: Eviction, target: PodTarget, at: float) -> float:
+    def _kill(self, victim: Eviction, target: PodTarget, at: float) -> tuple[float, float]:
+        """Returns when the kill was sent, and when the intent was written before it."""
         # The agent reads the intent when it hears of the end of the pod, which may be before our report.
         self._intents.write(Intent(target.uid, victim.message, at))
+        noted_at = time.monotonic()
         dying = self._dying(target)
         is_sent = dying.kill(_pids(target))
         sent_at = time.monotonic()
@@ -130,7 +141,7 @@ class Evictor:
         self._mitigation.evicted(target.path, sent_at)
         self._reaper.release(dying)
         self._pending.killed(target, self._targets.version, sent_at)
-        return sent_at
+        return sent_at, noted_at
 
     def _dying(self, target: PodTarget) -> Dying:
         prepared, self._prepared = self._prepared, None
@@ -140,16 +151,21 @@ class Evictor:
             prepared[1].close()
         return Dying(_pids(target))
 
-    def _with_parts(self, step: Step, victim: Eviction, target: PodTarget) -> tuple[Step, Eviction]:
-        pods = list(step.snapshot.pods)
-        place = next(place for place, seen in enumerate(pods) if seen.pod is victim.pod)
-        pods[place] = self._sampler.with_parts(pods[place], target)
-        if victim.shortage is not None:
-            reason = victim.shortage._replace(parts=usage_by_part(pods[place], Resource.MEMORY))
-            victim = victim._replace(shortage=reason)
-        snapshot = step.snapshot._replace(pods=tuple(pods))
-        decision = step.decision._replace(victim=victim)
-        return step._replace(snapshot=snapshot, decision=decision), victim
+
+def _with_parts(victim: Eviction, parts: tuple[ContainerFigures, ...]) -> Eviction:
+    """The eviction, with the figures of the pod's containers in its message."""
+    if victim.shortage is None:
+        return victim
+    figures = usage_by_part(PodSnapshot(victim.pod, PodFigures(containers=parts)), Resource.MEMORY)
+    return victim._replace(shortage=victim.shortage._replace(parts=figures))
+
+
+def _completed(step: Step, victim: Eviction, parts: tuple[ContainerFigures, ...]) -> Step:
+    """The step as it is recorded: the same figures, with those of the victim's containers in them."""
+    pods = tuple([with_parts(seen, parts) if seen.pod is victim.pod else seen for seen in step.snapshot.pods])
+    return step._replace(
+        snapshot=step.snapshot._replace(pods=pods), decision=step.decision._replace(victim=victim)
+    )
 
 
 def _pids(target: PodTarget) -> set[int]:

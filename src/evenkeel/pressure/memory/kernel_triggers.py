@@ -5,6 +5,7 @@ reaches its limit. On both it reports when tasks stall for memory.
 """
 
 import select
+import time
 from collections.abc import Callable, Sequence
 
 from evenkeel.cgroup.tree import Version
@@ -36,6 +37,7 @@ class KernelTriggers:
         self._ooms = 0
         self._is_oom = False
         self._is_crossing = False
+        self.woken_at = 0.0  # when the last wait ended, by CLOCK_MONOTONIC
         self._add_stall(node_file(Resource.MEMORY))
         self._of_node = set(self._stalls)
 
@@ -87,6 +89,8 @@ class KernelTriggers:
             ready = self._epoll.poll(seconds)
         except InterruptedError:
             return True
+        finally:
+            self.woken_at = time.monotonic()
         for descriptor, _ in ready:
             self._take(descriptor)
         return bool(ready)

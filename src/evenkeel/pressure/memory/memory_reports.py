@@ -17,7 +17,7 @@ from evenkeel.policy.eviction.usage import Resource
 from evenkeel.pressure.decision_records import EVICTION_KIND
 from evenkeel.pressure.eviction_recorder import EvictionRecorder
 from evenkeel.pressure.intents import Intent
-from evenkeel.pressure.memory.memory_sink import Evicted, Timing
+from evenkeel.pressure.memory.memory_sink import Evicted, Stages, Timing
 from evenkeel.pressure.memory.throttle import Throttle
 from evenkeel.pressure.protocol import Events, PodRecords, Steps
 from evenkeel.pressure.watch.messages import (
@@ -122,7 +122,9 @@ class MemoryReports:
         self._heard(number)
 
     def _stepped(self, message: Message) -> None:
-        timing = Timing(*message["timing"])
+        stages = message.get("stages")
+        began_at, sent_at, is_kernels = message["timing"]
+        timing = Timing(began_at, sent_at, is_kernels, Stages(*stages) if stages else None)
         if self._is_recorded(timing):
             return
         step = step_from(message["step"], self._pod_of)

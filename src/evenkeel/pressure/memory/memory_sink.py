@@ -7,6 +7,16 @@ from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.targets import PodTarget
 
 
+class Stages(NamedTuple):
+    """When each step towards a kill was done, by CLOCK_MONOTONIC. The decision begins after `sampled`."""
+
+    woken: float = 0.0  # the kernel's event, or the time to look again
+    sampled: float = 0.0
+    read: float = 0.0  # every pod
+    decided: float = 0.0
+    noted: float = 0.0  # the intent
+
+
 class Timing(NamedTuple):
     """The times at which a decision was made and carried out, by CLOCK_MONOTONIC."""
 
@@ -14,6 +24,7 @@ class Timing(NamedTuple):
     sent_at: float | None = None  # when the kill was sent
     # The kernel's OOM killer acted at this moment. The decision is to be compared with the kernel's choice (E12).
     is_kernels: bool = False
+    stages: "Stages | None" = None
 
     @property
     def plain(self) -> dict[str, object]:
@@ -23,7 +34,8 @@ class Timing(NamedTuple):
         if self.sent_at is None:
             return {"beganAt": self.began_at}
         took = self.sent_at - self.began_at
-        return {"beganAt": self.began_at, "killSentAt": self.sent_at, "tookSeconds": took}
+        stages = self.stages._asdict() if self.stages is not None else {}
+        return {"beganAt": self.began_at, "killSentAt": self.sent_at, "tookSeconds": took, "stages": stages}
 
 
 class Evicted(NamedTuple):

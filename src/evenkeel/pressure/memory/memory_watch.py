@@ -33,7 +33,7 @@ from evenkeel.pressure.memory.byte_thresholds import (
 from evenkeel.pressure.memory.evictor import Evictor
 from evenkeel.pressure.memory.freezer import Holder
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
-from evenkeel.pressure.memory.memory_sink import MemoryWatchSink, Timing
+from evenkeel.pressure.memory.memory_sink import MemoryWatchSink, Stages, Timing
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
@@ -44,10 +44,14 @@ _AGAIN_SECONDS = 0.1  # between two decisions on a hard threshold if no pod may 
 _PENDING_SECONDS = 0.001  # between two samples while memory is being freed
 _RECLAIMING_SECONDS = 0.002  # between two samples while memory is being reclaimed
 _REHEARSAL_SECONDS = 0.5  # between two rehearsals near a threshold
-_NEAR_SECONDS = 0.05  # a threshold is near if the fastest growth could reach it in this time
+# A threshold is near if the fastest growth could reach it in this time. On the way there are marks: at each of them the
+# kernel wakes the watch (v1), which finds out anew who would be evicted.
+_NEAR_SECONDS = 0.05
+_MARKS_SECONDS = (_NEAR_SECONDS, 0.008, 0.001)
 # After the kernel reported a crossing. Usage includes cache that can be dropped, so the real crossing may come soon.
 _CROSSING_SECONDS = 0.02
 _AT_ONCE_SECONDS = 0.004  # in the first part of that time there is no pause between samples
+_AT_ONCE_AGAIN_SECONDS = 0.1  # not more often: this process runs before others
 
 
 class WatchSettings(NamedTuple):
@@ -79,7 +83,7 @@ class MemoryWatch:
         self._near_bytes = int(self._growth * _NEAR_SECONDS)
         self._reports = reports
         self._triggers = triggers
-        self._sampler = MemorySampler(given.settings.profile)
+        self._sampler = MemorySampler(given.settings.profile, self._growth)
         self._pending = PendingMemory(given.settings.profile, reports.back)
         self._targets = WatchTargets()
         self._levels: tuple[ByteThreshold, ...] = ()
@@ -91,7 +95,9 @@ class MemoryWatch:
         self._mitigation = Mitigation(self._sampler, self._pending, reports, guard)
         self._evictor = Evictor(self._sampler, self._pending, self._mitigation, intents, clock)
         self._crossing_until = 0.0
+        self._at_once_from = 0.0
         self._rehearsed_at = 0.0
+        self._rehearsed_left = 0  # bytes to the nearest threshold at that time
         self._evictor.start()
         self._mitigation.start()
 
@@ -140,6 +146,8 @@ class MemoryWatch:
         now = time.monotonic()
         if self._triggers.take_crossing():
             self._crossing_until = now + _CROSSING_SECONDS
+            if now >= self._at_once_from + _AT_ONCE_AGAIN_SECONDS:
+                self._at_once_from = now
         sample = self._sampled(now)
         self._mitigation.sampled(sample, now)
         if not self._levels:
@@ -155,25 +163,28 @@ class MemoryWatch:
             return 0.0
         self._mitigation.freeze(sample, now)
         self._mitigation.throttle(sample, now)
-        if not met and now >= self._rehearsed_at + _REHEARSAL_SECONDS and self._is_near(sample):
-            self._rehearse(now)
+        if not met:
+            self._rehearse_near(sample, now)
         return self._wait_seconds(sample, met, now)
 
-    def _is_near(self, sample: MemorySample) -> bool:
-        """Whether a hard threshold could be crossed in a moment."""
-        return any(
-            left - level.due_bytes < self._near_bytes
-            for left, level in left_without_pending(self._levels, sample)
-        )
+    def _rehearse_near(self, sample: MemorySample, now: float) -> None:
+        """Rehearses near a hard threshold: now and then, and each time when half of the way is behind."""
+        lefts = [left - level.due_bytes for left, level in left_without_pending(self._levels, sample)]
+        left = min(lefts, default=self._near_bytes)
+        if left >= self._near_bytes:
+            self._rehearsed_left = self._near_bytes
+        elif left <= self._rehearsed_left // 2 or now >= self._rehearsed_at + _REHEARSAL_SECONDS:
+            self._rehearsed_left = left
+            self._rehearse(now)
 
     def _rehearse(self, now: float) -> None:
-        """Finds the pod that would be evicted now. When the threshold is crossed, only the pods that have moved since
-        are ranked again, and nothing is done for the first time."""
+        """Finds the pod that would be evicted now, and prepares its eviction. When the threshold is crossed, only the
+        pods that may have become the first since are read, and nothing is done for the first time."""
         self._rehearsed_at = now
         _, snapshot = self._sampler.snapshot(now, self._pending.killed_uids())
         first = victim(Signal.ALLOCATABLE_MEMORY_AVAILABLE, None, snapshot, self._settings, self._traits)
         if first is not None:
-            self._evictor.prepare(first.pod.metadata.uid)
+            self._evictor.prepare(first)
 
     def _sampled(self, now: float) -> MemorySample:
         """Takes a sample, and counts memory that is still being freed as available. Memory in volumes is an exception,
@@ -194,8 +205,9 @@ class MemoryWatch:
             for level in self._levels
             if level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and level.due_bytes < limit
         ]
-        near = [level - self._near_bytes for level in of_pods if level > self._near_bytes]
-        self._is_notified = self._triggers.follow(self._targets, (*of_pods, *near))
+        marks = [level - int(self._growth * seconds) for level in of_pods for seconds in _MARKS_SECONDS]
+        marks = [mark for mark in marks if mark > 0]
+        self._is_notified = self._triggers.follow(self._targets, (*of_pods, *marks))
         self._mitigation.follow(self._targets, self._levels)
 
     # When to decide
@@ -240,8 +252,11 @@ class MemoryWatch:
             if not level.threshold.hard:
                 most = min(most, _SOFT_SECONDS)
                 continue
+            left = available - level.due_bytes
             is_notified = (
                 self._is_notified
+                # The last mark is behind: the watch looks instead of waiting to be woken, which takes time.
+                and not (self._is_at_once(now) and left <= self._growth * _MARKS_SECONDS[-1])
                 and sample.pods is not None
                 and level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
                 and will_be_notified(
@@ -249,7 +264,7 @@ class MemoryWatch:
                 )
             )
             reserve = 0 if now < self._crossing_until else level.due_bytes
-            distances.append(Distance(available - level.due_bytes, reserve, is_notified))
+            distances.append(Distance(left, reserve, is_notified))
         ends = [at + self._settings.pressure_transition_period_seconds - now for at in self._seen_at()]
         ends += [
             self.state.first_crossed[one] + one.grace_period_seconds - now
@@ -258,10 +273,10 @@ class MemoryWatch:
         ]
         ahead = [seconds for seconds in ends if seconds > 0]
         seconds = min(most, polling_interval_seconds(distances, self._growth), *ahead)
-        return 0.0 if seconds <= LEAST_SECONDS and self._has_just_crossed(now) else seconds
+        return 0.0 if seconds <= LEAST_SECONDS and self._is_at_once(now) else seconds
 
-    def _has_just_crossed(self, now: float) -> bool:
-        return now < self._crossing_until - _CROSSING_SECONDS + _AT_ONCE_SECONDS
+    def _is_at_once(self, now: float) -> bool:
+        return now < self._at_once_from + _AT_ONCE_SECONDS
 
     # Acting
 
@@ -270,12 +285,11 @@ class MemoryWatch:
         began = time.monotonic()
         out = self._pending.killed_uids()
         sample, snapshot = self._sampler.snapshot(now, out, pending_bytes)
+        read = time.monotonic()
         before = self.state
         after, decision = decide(before, snapshot, self._thresholds, self._settings, self._traits)
+        stages = Stages(self._triggers.woken_at, began, read, time.monotonic())
         self.state, self._decided_at = after, now
-        self._met = levels_crossed(self._levels, sample, after.unresolved)
-        if _is_hard(self._met):
-            self._left_then = self._left(self._met, sample)[0]
         chosen = decision.victim
         is_urgent = decision.acting_on is not None and decision.acting_on.hard
         if (
@@ -287,13 +301,17 @@ class MemoryWatch:
             chosen = None
         step = Step(before, snapshot, self._thresholds, self._settings, decision)
         if chosen is None:
+            self._met = levels_crossed(self._levels, sample, after.unresolved)
+            if _is_hard(self._met):
+                self._left_then = self._left(self._met, sample)[0]
             step = step._replace(is_done=decision.victim is None)
             if (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions):
                 self._reports.stepped(step, Timing(began), None)
             return False
         done = self._evictor.evict(step, chosen, now, is_agent_there=self._reports.is_heard)
         self._met = ()  # the next turn decides again, and counts the memory that is being freed by then
-        self._reports.stepped(done.step, Timing(began, done.sent_at), done.evicted)
+        stages = stages._replace(noted=done.noted_at)
+        self._reports.stepped(done.step, Timing(began, done.sent_at, stages=stages), done.evicted)
         return True
 
     def _record_kernel_kill(self, now: float, sample: MemorySample) -> None:

@@ -113,7 +113,7 @@ class Mitigation:
         if not is_reclaim_enough(sample.root.reclaimable_bytes, due - left, self._trend.bytes_per_second):
             return False
         if self._reclaiming_since is None:
-            if now < self._no_reclaim_before or not self._reclaim(due - left, now):
+            if now < self._no_reclaim_before or not self._reclaim(due - left):
                 return False
             self._reclaiming_since = self._progress_at = now
             self._left_before = left
@@ -127,12 +127,11 @@ class Mitigation:
         self._no_reclaim_before = now + _RECLAIM_AGAIN_SECONDS
         return False
 
-    def _reclaim(self, short_bytes: int, now: float) -> bool:
-        self._sampler.snapshot(now)
+    def _reclaim(self, short_bytes: int) -> bool:
         wanted = [
             (target, reading.reclaimable_bytes)
             for target in self._targets.pods
-            if (reading := self._sampler.readings.get(target.uid)) is not None
+            if (reading := self._sampler.pod(target)) is not None
             and reading.usage_bytes > target.request_bytes
             and reading.reclaimable_bytes
         ]

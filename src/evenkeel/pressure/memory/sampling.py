@@ -5,13 +5,12 @@ will be free in a moment, so no other pod has to be evicted for it.
 """
 
 import errno
-from collections.abc import Collection, Sequence
-from os import pread
+from collections.abc import Collection
 from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
-from evenkeel.host.memory_figures import NUMBER_BYTES, CgroupMemory, NodeMemory, Reading
+from evenkeel.host.memory_figures import CgroupMemory, NodeMemory, Reading
 from evenkeel.policy.eviction.headroom import must_be_held
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
@@ -21,11 +20,11 @@ from evenkeel.policy.eviction.snapshot import (
     PodSnapshot,
     Snapshot,
 )
+from evenkeel.pressure.memory.pod_usages import PodUsages
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
 _UNKNOWN = PodFigures()
-_EXACT = 4  # the least number of pods per class whose cache is read: the victim and the next ones
 
 
 class MemorySample(NamedTuple):
@@ -39,16 +38,16 @@ class MemorySample(NamedTuple):
 
 
 class MemorySampler:
-    def __init__(self, profile: Profile) -> None:
+    """`growth_bytes_per_second` is what all pods together can use up in a second at the most; 0 if it is not known."""
+
+    def __init__(self, profile: Profile, growth_bytes_per_second: int = 0) -> None:
         self._profile = profile
         self._node = NodeMemory(profile)
         self._targets = WatchTargets()
         self._root: CgroupMemory | None = None
-        self._pods: dict[str, CgroupMemory] = {}  # by UID
-        self.readings: dict[str, Reading] = {}  # by UID, from the last snapshot
-        # For each target: its usage in the last snapshot, and the snapshot.
-        self._seen: list[tuple[int | None, PodSnapshot | None]] = []
-        self._usage_descriptors: list[int] | None = None  # of all targets, if all are open
+        self._usages = PodUsages(profile, growth_bytes_per_second)
+        self._seen: list[PodSnapshot] = []  # of each target, in the last snapshot
+        self._cached: set[int] = set()  # the targets whose cache was subtracted there
         self._now: tuple[float, Reading, MemoryFigures] | None = (
             None  # what the last sample has read, and when
         )
@@ -64,22 +63,17 @@ class MemorySampler:
             self._close_root()
             self._open_root()
         self._has_protected = any(target.min_bytes for target in targets.pods)
-        current = {target.uid: target.directory for target in targets.pods}
-        for uid in [uid for uid, file in self._pods.items() if current.get(uid) != file.directory]:
-            self._pods.pop(uid).close()
-        self._usage_descriptors = None
-        seen = {target.uid: (target.pod, one) for target, one in zip(before.pods, self._seen, strict=True)}
-        self._seen = []
-        for target in targets.pods:
-            pod, one = seen.get(target.uid, (None, (None, None)))
-            self._seen.append(one if pod is target.pod else (None, None))
+        self._usages.follow(targets)
+        self._cached = set()
+        seen = {id(one.pod): one for one in self._seen}
+        self._seen = [
+            seen.get(id(target.pod)) or PodSnapshot(target.pod, _UNKNOWN) for target in targets.pods
+        ]
 
     def close(self) -> None:
         self._close_root()
-        self._close_parts()
-        for file in self._pods.values():
-            file.close()
-        self._pods.clear()
+        self.close_parts()
+        self._usages.close()
         self._node.close()
 
     def sample(self, now: float, pending_bytes: int = 0) -> MemorySample:
@@ -93,141 +87,72 @@ class MemorySampler:
         return self._sampled(now, root, protected, pending_bytes)
 
     def snapshot(
-        self, now: float, leaving_out: Collection[str] = (), pending_bytes: int = 0
+        self,
+        now: float,
+        leaving_out: Collection[str] = (),
+        pending_bytes: int = 0,
+        *,
+        is_exact: bool = False,
     ) -> tuple[MemorySample, Snapshot]:
-        """Reads every pod now, except the UIDs in `leaving_out`.
-
-        Reading a pod's usage is fast. Reading how much of it is cache takes longer. So the cache is read only where it
-        matters: for the pods that may be first in rank, and for all pods if memory.min may protect cache. The other
-        pods may use less than the snapshot says.
+        """Reads every pod that may be first in rank now, except the UIDs in `leaving_out`, and the others if they were
+        not read just before (`pod_usages`). If memory.min may protect cache, or with `is_exact`, the cache of all pods
+        is read. Otherwise the pods that cannot be the first may use less than the snapshot says.
 
         The node's own figures are those of the sample that was taken at `now`, if there is one: it has led here.
         """
         if self._now is None or self._now[0] != now:
             self._now = (now, self._root_reading(), self._node.read())
         root = self._now[1]
-        is_exact = self._has_protected and root.droppable_bytes > self._droppable_then
-        usages = self._usages()
-        if is_exact:
-            self.readings = {target.uid: self.pod(target) or _NOTHING for target in self._targets.pods}
+        targets, usages = self._targets.pods, self._usages
+        out: Collection[int] = ()
+        if leaving_out:
+            out = {number for number, target in enumerate(targets) if target.uid in leaving_out}
+        if is_exact or (self._has_protected and root.droppable_bytes > self._droppable_then):
+            usages.read_usages()
+            readings = usages.read(range(len(targets)))
             self._protected_bytes = sum(
-                _protected(target, self.readings[target.uid])
-                for target in self._targets.pods
+                _protected(target, readings[number])
+                for number, target in enumerate(targets)
                 if target.min_bytes
             )
             self._droppable_then = root.droppable_bytes
         else:
-            self.readings = self._first_in_rank(usages, leaving_out)
-            if not self.readings:  # no pod is above its request, so any pod may be the victim
-                for target in self._targets.pods:
-                    if target.uid not in leaving_out and (reading := self.pod(target)) is not None:
-                        self.readings[target.uid] = reading
-        pods = self._pod_snapshots(usages, leaving_out)
+            readings = usages.read_first_in_rank(out)
+        for number in usages.changed.union(readings, self._cached):
+            used = usages.usages[number]
+            if used is not None and number in readings:
+                used = readings[number].working_set_bytes(self._profile)
+            figures = self._seen[number].stats
+            # A pod whose figures have not changed keeps its object. Then it need not be ranked again.
+            if figures is None or figures.memory_working_set_bytes != used:
+                stats = _UNKNOWN if used is None else PodFigures(Amount(used))
+                self._seen[number] = PodSnapshot(targets[number].pod, stats)
+        usages.changed.clear()
+        self._cached = set(readings)
+        pods = tuple(self._seen)
+        if out:
+            pods = tuple([one for number, one in enumerate(pods) if number not in out])
         protected = self._protected_bytes if self._has_protected else 0
         sample = self._sampled(now, root, protected, pending_bytes)
         node = NodeFigures(memory=sample.node, pods_cgroup_memory=sample.pods)
         return sample, Snapshot(now, node, pods)
 
-    def _pod_snapshots(
-        self, usages: Sequence[int | None], leaving_out: Collection[str]
-    ) -> tuple[PodSnapshot, ...]:
-        """A pod whose figures have not changed has the same object as last time. Then it need not be ranked again."""
-        exact, before, pods = self.readings, self._seen, []
-        for number, target in enumerate(self._targets.pods):
-            if leaving_out and target.uid in leaving_out:
-                continue
-            used = usages[number]
-            if used is not None and target.uid in exact:
-                used = exact[target.uid].working_set_bytes(self._profile)
-            known, seen = before[number]
-            if seen is None or known != used:
-                figures = _UNKNOWN if used is None else PodFigures(Amount(used))
-                seen = PodSnapshot(target.pod, figures)
-                before[number] = (used, seen)
-            pods.append(seen)
-        return tuple(pods)
-
-    def _usages(self) -> Sequence[int | None]:
-        """The usage of every target, cache included. None for a pod whose cgroup does not exist."""
-        descriptors = self._usage_descriptors
-        if descriptors is not None:
-            try:
-                return [int(pread(descriptor, NUMBER_BYTES, 0)) for descriptor in descriptors]
-            except OSError:
-                self._usage_descriptors = None  # a cgroup is gone
-        usages = [self._usage_bytes(target) for target in self._targets.pods]
-        if None not in usages:
-            self._usage_descriptors = [
-                self._pods[target.uid].usage_descriptor for target in self._targets.pods
-            ]
-        return usages
-
-    def _first_in_rank(
-        self, usages: Sequence[int | None], leaving_out: Collection[str]
-    ) -> dict[str, Reading]:
-        """Reads, in each class, the pods with the highest usage above their request. It stops when no other pod can be
-        higher, even with its cache. The ranking compares the class first, or the priority."""
-        groups: dict[object, list[tuple[int, int]]] = {}
-        targets = self._targets.pods
-        for number, target in enumerate(targets):
-            used = usages[number]
-            if used is not None and (over := used - target.request_bytes) > 0:
-                if leaving_out and target.uid in leaving_out:
-                    continue
-                group = groups.get(target.group)
-                if group is None:
-                    group = groups[target.group] = []
-                group.append((over, number))
-        readings = {}
-        for group in groups.values():
-            group.sort(reverse=True)
-            exact: list[int] = []
-            for over, number in group:
-                if len(exact) >= _EXACT and sorted(exact)[-_EXACT] >= over:
-                    break
-                target = targets[number]
-                reading = self.pod(target)
-                if reading is not None:
-                    readings[target.uid] = reading
-                    exact.append(reading.working_set_bytes(self._profile) - target.request_bytes)
-        return readings
-
     def above_request(self, reserve_bytes: int, leaving_out: Collection[str]) -> list[tuple[PodTarget, int]]:
         """The pods that have to be frozen or throttled, with their usage."""
+        self._usages.read_usages()
         return [
             (target, used or 0)
-            for target, used in zip(self._targets.pods, self._usages(), strict=True)
+            for target, used in zip(self._targets.pods, self._usages.usages, strict=True)
             if target.uid not in leaving_out and must_be_held(used or 0, target.request_bytes, reserve_bytes)
         ]
 
-    def _usage_bytes(self, target: PodTarget) -> int | None:
-        try:
-            file = self._pods.get(target.uid) or self._opened(target)
-            return file.usage_bytes()
-        except OSError:
-            self._forget(target)
-            return None
-
     def pod(self, target: PodTarget) -> Reading | None:
         """Reads the pod. None if its cgroup does not exist."""
-        try:
-            return (self._pods.get(target.uid) or self._opened(target)).read()
-        except OSError:
-            self._forget(target)
-            return None
-
-    def _opened(self, target: PodTarget) -> CgroupMemory:
-        file = self._pods[target.uid] = CgroupMemory(target.directory, self._targets.version)
-        return file
-
-    def _forget(self, target: PodTarget) -> None:
-        self._usage_descriptors = None
-        if file := self._pods.pop(target.uid, None):
-            file.close()
+        return self._usages.pod(target)
 
     def prepare(self, target: PodTarget) -> None:
-        """Opens the files for `with_parts` of this pod, and closes those of another one."""
-        self._close_parts()
+        """Opens the files for `parts` of this pod, and closes those of another one."""
+        self.close_parts()
         self._parts_uid = target.uid
         for name, directory in target.containers:
             try:
@@ -235,10 +160,8 @@ class MemorySampler:
             except OSError:
                 continue  # the container has ended
 
-    def with_parts(self, seen: PodSnapshot, target: PodTarget) -> PodSnapshot:
-        """The pod's snapshot, with the figures of each container added."""
-        if seen.stats is None:
-            return seen
+    def parts(self, target: PodTarget) -> tuple[ContainerFigures, ...]:
+        """The figures of each container of the pod, read now."""
         if self._parts_uid != target.uid:
             self.prepare(target)
         parts = []
@@ -248,10 +171,9 @@ class MemorySampler:
             except OSError:
                 continue
             parts.append(ContainerFigures(name, memory_working_set_bytes=Amount(used)))
-        self._close_parts()
-        return seen._replace(stats=seen.stats._replace(containers=tuple(parts)))
+        return tuple(parts)
 
-    def _close_parts(self) -> None:
+    def close_parts(self) -> None:
         for _, file in self._parts:
             file.close()
         self._parts.clear()
@@ -310,3 +232,8 @@ def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
         return figures
     total = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
     return _figures(total, (figures.working_set_bytes or 0) - more_bytes)
+
+
+def with_parts(seen: PodSnapshot, parts: tuple[ContainerFigures, ...]) -> PodSnapshot:
+    """The pod's snapshot, with the figures of each container added."""
+    return seen if seen.stats is None else seen._replace(stats=seen.stats._replace(containers=parts))

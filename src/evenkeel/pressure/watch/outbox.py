@@ -67,7 +67,8 @@ class Outbox:
             keys,
             is_eviction=evicted is not None,
             step=plain,
-            timing=list(timing),
+            timing=list(timing[:3]),
+            stages=timing.stages and list(timing.stages),
             evicted=evicted and list(evicted),
         )
 
