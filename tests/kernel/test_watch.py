@@ -100,6 +100,44 @@ def test_evictions_go_on_while_the_agent_is_dead_or_stopped_and_are_recorded_onc
     assert (agent.state / LOCK_NAME).exists()
 
 
+@pytest.mark.parametrize("trap", ["echo term > {}; exit 0", ""], ids=["polite", "stubborn"])
+@pytest.mark.req("A15", "A20", "B16", "E14")
+def test_a_soft_threshold_is_kept_without_an_agent_and_the_pod_gets_its_grace(
+    up: MakeUp, tmp_path: Path, trap: str
+):
+    agent = up(
+        *FLAGS,
+        "--eviction-soft=allocatableMemory.available<200Mi",
+        "--eviction-soft-grace-period=allocatableMemory.available=1s",
+        "--eviction-max-pod-grace-period=4",
+    )
+    agent.start()
+    said = tmp_path / "said"
+    grow = f"{programs() / 'grow'} anon {MIB * 200} {MIB * 64}"
+    script = f"trap '{trap.format(said)}' TERM; until [ -e {tmp_path}/go ]; do sleep 0.05; done; {grow} & "
+    # A shell that ignores the signal goes on waiting; so do its children, who ignore it too.
+    made = pod("victim", ["sh", "-c", script + "while :; do wait; done"], restartPolicy="Never")
+    made["spec"]["terminationGracePeriodSeconds"] = 4
+    within = pod("within", ["sleep", "1000"], container={"resources": {"requests": {"memory": "64Mi"}}})
+    agent.apply(with_host_path(made, tmp_path), within)
+    for name in ("victim", "within"):
+        agent.await_phase(name, "Running")
+    is_gone = is_empty(agent, "victim")
+    eventually(agent.watch_pid)
+    agent.kill()
+    (tmp_path / "go").touch()
+    eventually(is_gone)
+    assert said.exists() == bool(trap)
+    agent.start()
+    status = agent.await_phase("victim", "Failed")
+    assert status["reason"] == "Evicted"
+    assert "soft threshold of 200Mi for 1 s or longer" in status["message"]
+    assert eventually(lambda: evictions(agent)) == ["default/victim"]
+    assert events_of(agent, "victim").count("Evicted") == 1
+    assert agent.phase("within") == "Running"
+    assert oom_kills(agent.cgroup()) == 0
+
+
 @pytest.mark.processes_only("the kind of containers does not matter here")
 @pytest.mark.req("A15", "E1", "E2")
 def test_watch_and_agent_may_be_killed_at_any_moment(up: MakeUp, tmp_path: Path):

@@ -75,6 +75,22 @@ def send_kill(targets: WatchTargets, target: PodTarget) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def ask_to_end(target: PodTarget) -> None:
+    """Sends SIGTERM to the first process of each container: the one whose parent is not in the container."""
+    for _, directory in target.containers:
+        pids = _pids_below(directory)
+        for pid in pids:
+            with suppress(OSError):  # the process is gone
+                if _parent(pid) not in pids:
+                    os.kill(pid, signal.SIGTERM)
+
+
+def _parent(pid: int) -> int:
+    """Raises OSError if there is no such process."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
+
+
 def _pids_below(directory: str) -> list[int]:
     pids = pids_of(directory)
     try:

@@ -17,7 +17,7 @@ from evenkeel.policy.eviction.snapshot import ContainerFigures, PodFigures, PodS
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.memory.cgroup_writes import send_kill
+from evenkeel.pressure.memory.cgroup_writes import ask_to_end, is_populated, send_kill
 from evenkeel.pressure.memory.memory_sink import Evicted
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
@@ -83,6 +83,8 @@ class Evictor:
         self._prepared: tuple[str, Dying] | None = (
             None  # the UID of the pod that would be evicted, its processes
         )
+        # Pods that this watch itself has asked to end, by UID: when they are killed, by CLOCK_MONOTONIC.
+        self._asked: dict[str, float] = {}
 
     def start(self) -> None:
         self._reaper.start()
@@ -94,6 +96,7 @@ class Evictor:
     def follow(self, targets: WatchTargets) -> None:
         self._targets = targets
         self._target_of = {target.uid: target for target in targets.pods}
+        self._asked = {uid: by for uid, by in self._asked.items() if uid in self._target_of}
         self._forget_prepared()
 
     def prepare(self, first: Eviction) -> None:
@@ -111,18 +114,25 @@ class Evictor:
             self._prepared[1].close()
             self._prepared = None
 
-    def evict(self, step: Step, victim: Eviction, now: float, *, is_agent_there: bool) -> Carried:
-        """Evicts the victim. A pod gets its grace period only from an agent: without one it is killed at once. The step
-        is returned with the figures of the victim's containers (E14)."""
+    def evict(
+        self, step: Step, victim: Eviction, now: float, *, is_agent_there: bool, is_urgent: bool
+    ) -> Carried:
+        """Evicts the victim. The agent asks a pod with a grace period to end. Without an agent the watch asks it, or
+        kills it at once where that is urgent. The step is returned with the figures of the victim's containers
+        (E14)."""
         target = self._target_of[victim.pod.metadata.uid]
         parts = self._sampler.parts(target)
         victim = _with_parts(victim, parts)
-        if victim.grace_period_seconds > 0 and is_agent_there:
-            self._pending.asked(target.uid, now, victim.grace_period_seconds)
-            self._mitigation.evicted(target.path, now)
-            evicted = Evicted(self._clock(), victim.grace_period_seconds)
-            return Carried(_completed(step, victim, parts), evicted, None)
         at = self._clock()
+        grace = victim.grace_period_seconds
+        if grace > 0 and (is_agent_there or not is_urgent):
+            self._pending.asked(target.uid, now, grace)
+            self._mitigation.evicted(target.path, now)
+            if not is_agent_there:
+                self._intents.write(Intent(target.uid, victim.message, at))
+                self._asked[target.uid] = now + grace
+                ask_to_end(target)
+            return Carried(_completed(step, victim, parts), Evicted(at, grace), None)
         sent_at, noted_at = self._kill(victim, target, at)
         self._sampler.close_parts()
         return Carried(_completed(step, victim, parts), Evicted(at, 0), sent_at, noted_at)
@@ -132,6 +142,21 @@ class Evictor:
         # The agent reads the intent when it hears of the end of the pod, which may be before our report.
         self._intents.write(Intent(target.uid, victim.message, at))
         noted_at = time.monotonic()
+        return self._send_kill(target), noted_at
+
+    @property
+    def overdue_at(self) -> float | None:
+        """When the next pod has to be killed that did not end when it was asked to."""
+        return min(self._asked.values(), default=None)
+
+    def kill_overdue(self, now: float) -> None:
+        for uid in [uid for uid, by in self._asked.items() if by <= now]:
+            del self._asked[uid]
+            if is_populated(self._target_of[uid].directory):
+                self._send_kill(self._target_of[uid])
+
+    def _send_kill(self, target: PodTarget) -> float:
+        """Returns when the kill was sent."""
         dying = self._dying(target)
         is_sent = dying.kill(_pids(target))
         sent_at = time.monotonic()
@@ -141,7 +166,7 @@ class Evictor:
         self._mitigation.evicted(target.path, sent_at)
         self._reaper.release(dying)
         self._pending.killed(target, self._targets.version, sent_at)
-        return sent_at, noted_at
+        return sent_at
 
     def _dying(self, target: PodTarget) -> Dying:
         prepared, self._prepared = self._prepared, None

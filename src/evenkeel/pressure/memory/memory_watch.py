@@ -148,6 +148,9 @@ class MemoryWatch:
             self._crossing_until = now + _CROSSING_SECONDS
             if now >= self._at_once_from + _AT_ONCE_AGAIN_SECONDS:
                 self._at_once_from = now
+        overdue_at = self._evictor.overdue_at
+        if overdue_at is not None and overdue_at <= now:
+            self._evictor.kill_overdue(now)
         sample = self._sampled(now)
         self._mitigation.sampled(sample, now)
         if not self._levels:
@@ -271,6 +274,8 @@ class MemoryWatch:
             for one in met
             if not one.hard and one in self.state.first_crossed
         ]
+        if self._evictor.overdue_at is not None:
+            ends.append(self._evictor.overdue_at - now)
         ahead = [seconds for seconds in ends if seconds > 0]
         seconds = min(most, polling_interval_seconds(distances, self._growth), *ahead)
         return 0.0 if seconds <= LEAST_SECONDS and self._is_at_once(now) else seconds
@@ -292,13 +297,8 @@ class MemoryWatch:
         self.state, self._decided_at = after, now
         chosen = decision.victim
         is_urgent = decision.acting_on is not None and decision.acting_on.hard
-        if (
-            chosen is not None
-            and not is_urgent
-            and (self._pending.is_any_asked(now) or not self._reports.is_heard)
-        ):
-            # Another pod was asked to end, and its grace period is not over; or no agent is there to ask this one.
-            chosen = None
+        if chosen is not None and not is_urgent and self._pending.is_any_asked(now):
+            chosen = None  # another pod was asked to end, and its grace period is not over
         step = Step(before, snapshot, self._thresholds, self._settings, decision)
         if chosen is None:
             self._met = levels_crossed(self._levels, sample, after.unresolved)
@@ -308,7 +308,9 @@ class MemoryWatch:
             if (decision.crossed, decision.conditions) != (tuple(before.first_crossed), before.conditions):
                 self._reports.stepped(step, Timing(began), None)
             return False
-        done = self._evictor.evict(step, chosen, now, is_agent_there=self._reports.is_heard)
+        done = self._evictor.evict(
+            step, chosen, now, is_agent_there=self._reports.is_heard, is_urgent=is_urgent
+        )
         self._met = ()  # the next turn decides again, and counts the memory that is being freed by then
         stages = stages._replace(noted=done.noted_at)
         self._reports.stepped(done.step, Timing(began, done.sent_at, stages=stages), done.evicted)
