@@ -7,7 +7,6 @@ the time instead.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,27 +14,36 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import NamedTuple
 
-from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, temporary
+from tests.kernel.cgroups import UNIFIED, Cgroup
 from tests.machines.programs import programs
 
 from bench.bench_agent import resident_mib
+from bench.evicting_agent import (
+    MIB,
+    NODE_MIB,
+    STEPS,
+    THRESHOLD_MIB,
+    agent,
+    cgroup,
+    client_pid,
+    is_under_pressure,
+    kill_sent,
+    pod,
+    root_of,
+    until,
+)
 from bench.figure import Figure, Target, ratio_at_most, value_at_most
+from bench.processes import below, named, proportional_mib, queued_seconds, run_seconds
 from bench.reference import compiled
 from evenkeel.cli.client import Client
-from evenkeel.errors import EvenkeelError
-from evenkeel.journal.store import Journal
-from evenkeel.pressure.decision_records import EVICTION_KIND
 from evenkeel.pressure.watch.guard import NAME as GUARD
 from evenkeel.pressure.watch.process import NAME as WATCH
 
-MIB = 1 << 20
-NODE_MIB = 2048
-THRESHOLD_MIB = 100
 ROUNDS = int(
     os.environ.get("EVENKEEL_ROUNDS", "300")
 )  # of fewer, the 99th of a hundred would be the worst of all
@@ -59,7 +67,7 @@ def figures() -> Iterator[Figure]:
                 with load():
                     for _ in range(ROUNDS):
                         ours.append(evicted(client, state, root, program, next(numbers)))
-                        references.append(killed(root, program))
+                        references.append(reference_killed(root, program))
                 yield from compared(ours, references, title)
                 taken, whole = (
                     now - then
@@ -107,7 +115,15 @@ class Round(NamedTuple):
 
     sent: float  # the kill
     back: float  # the memory
-    began: float = 0.0  # the decision
+    stages: tuple[float, ...] = ()  # those of STEPS
+    queued: float = 0.0  # for how long the watch waited for a processor
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """How long each step took."""
+        ends = (0.0, *self.stages, self.sent)
+        names = (*STEPS.values(), "kill")
+        return {name: after - before for name, (before, after) in zip(names, pairwise(ends), strict=True)}
 
 
 def compared(ours: list[Round], references: list[Round], title: str) -> Iterator[Figure]:
@@ -118,9 +134,26 @@ def compared(ours: list[Round], references: list[Round], title: str) -> Iterator
     yield figure(f"{crossed} kill sent{title}, p99", sent, sent_reference, 99, value_at_most(5))
     yield figure(f"{crossed} memory back{title}, median", back, back_reference, 50, ratio_at_most(1.3))
     yield figure(f"{crossed} memory back{title}, p99", back, back_reference, 99, ratio_at_most(1.5))
+    ranking = median(one.steps["reading"] + one.steps["ranking"] for one in ours)
+    yield Figure(
+        f"{IDLE_PODS} pods read and ranked at that moment{title}, median",
+        ranking,
+        "ms",
+        None,
+        None,
+        value_at_most(0.5),
+    )
+    middle = {name: median(one.steps[name] for one in ours) for name in ours[0].steps}
+    yield Figure(
+        f"the median of each step{title}: {said(middle)}", sum(middle.values()), "ms", None, None, None
+    )
     worst = max(ours, key=lambda one: one.sent)
-    name = f"the worst round{title}: {worst.began:.1f} ms to the decision, then {worst.sent - worst.began:.1f} ms"
+    name = f"the worst round{title}: {said(worst.steps)}; {worst.queued:.2f} without a processor"
     yield Figure(name, worst.sent, "ms", max(sent_reference), None, None)
+
+
+def said(steps: dict[str, float]) -> str:
+    return ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in steps.items())
 
 
 def figure(
@@ -134,58 +167,7 @@ def percentile(values: list[float], percent: int) -> float:
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-# The agent
-
-
-@contextmanager
-def agent(root: Cgroup, state: str) -> Iterator[Client]:
-    node = ("--cgroup-root", f"/{root.paths()[0].name}", "--node", f"{NODE_MIB}Mi,2cpu", "--max-pods", "120")
-    try:
-        with running(state, THRESHOLD_MIB, *node) as (client, pid):
-            client_pid[client] = pid
-            yield client
-    finally:
-        shutil.rmtree(state, ignore_errors=True)
-
-
-client_pid: dict[Client, int] = {}
-
-
-@contextmanager
-def running(
-    state: str, threshold_mib: int, *flags: str, patience_seconds: float = 60.0
-) -> Iterator[tuple[Client, int]]:
-    """An agent that evicts at the threshold, and is soon ready to do so again: its client, and its number."""
-    command = [
-        sys.executable, "-m", "evenkeel", "up", "--stop-pods", "--state-dir", state, *flags,
-        f"--eviction-hard=memory.available<{threshold_mib}Mi", "--eviction-pressure-transition-period=10ms",
-    ]  # fmt: skip
-    Path(state).mkdir()
-    log = Path(f"{state}.log")
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    client = Client(state)
-    try:
-        until(lambda: answers(client, process, log), patience_seconds)
-        yield client, process.pid
-    finally:
-        process.terminate()
-        process.wait(patience_seconds)
-
-
-def answers(client: Client, process: subprocess.Popen[bytes], log: Path) -> bool:
-    assert process.poll() is None, log.read_text()[-2000:]
-    try:
-        client.get("/healthz")
-    except EvenkeelError:
-        return False
-    return True
-
-
-def pod(name: str, command: list[str]) -> dict:
-    container = {"name": "main", "image": "host", "command": command}
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+# An eviction
 
 
 def evicted(client: Client, state: str, root: Cgroup, program: str, number: int) -> Round:
@@ -193,20 +175,25 @@ def evicted(client: Client, state: str, root: Cgroup, program: str, number: int)
     name = f"eater-{number}"
     pods = root_of(root, "kubepods")
     drop_cache(pods)
+    watch = named(below(client_pid[client]), WATCH)
     with watching(program, pods) as told:
         client.apply(pod(name, [str(programs() / "grow"), "anon", str(16 << 30), "0"]))
+        queued = queued_seconds(watch)
         times = told()
+        queued = queued_seconds(watch) - queued
     until(lambda: (client.pod_or_none("default", name) or {}).get("status", {}).get("phase") == "Failed")
     status = client.pod("default", name)["status"]
     assert status.get("reason") == "Evicted", status
     assert status["containerStatuses"][0]["state"]["terminated"]["reason"] != "OOMKilled", (
         "the kernel was first"
     )
-    sent = until(lambda: kill_sent(state, name))
+    killed = until(lambda: kill_sent(state, name))
     client.delete("default", name)
     until(lambda: client.pod_or_none("default", name) is None)
-    began, sent_at = (at * 1000 - times["crossed"] for at in sent)
-    return Round(sent_at, times["back"] - times["crossed"], began)
+    stages = tuple(at * 1000 - times["crossed"] for at in killed.stages)
+    return Round(
+        killed.sent * 1000 - times["crossed"], times["back"] - times["crossed"], stages, queued * 1000
+    )
 
 
 def drop_cache(place: Cgroup) -> None:
@@ -217,22 +204,6 @@ def drop_cache(place: Cgroup) -> None:
     else:
         with suppress(OSError):  # there was less
             place.write("memory.reclaim", NODE_MIB * MIB)
-
-
-def is_under_pressure(client: Client) -> bool:
-    conditions = client.get("/node")["status"]["conditions"]
-    return any(one["type"] == "MemoryPressure" and one["status"] == "True" for one in conditions)
-
-
-def kill_sent(state: str, name: str) -> tuple[float, float] | None:
-    """When the last decision about this pod began, and when the kill was sent."""
-    found = None
-    with Journal.read(f"{state}/journal.db") as journal:
-        for record in journal.decisions(EVICTION_KIND):
-            assert isinstance(record.decision, dict)
-            if any(one["pod"] == f"default/{name}" for one in record.decision["evictions"]):
-                found = (record.decision["beganAt"], record.decision["killSentAt"])
-    return found
 
 
 def idle(client: Client) -> Iterator[Figure]:
@@ -262,32 +233,10 @@ def idle(client: Client) -> Iterator[Figure]:
     )
 
 
-def below(pid: int) -> list[int]:
-    """The processes that it started, and those that they started."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(child) for file in children for child in file.read_text().split()]
-    return [*found, *(one for child in found for one in below(child))]
-
-
-def named(pids: list[int], name: str) -> int:
-    return next(pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == name)
-
-
-def proportional_mib(pid: int) -> float:
-    """A page that several processes share counts once."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def run_seconds(pid: int) -> float:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
 # The reference
 
 
-def killed(root: Cgroup, program: str) -> Round:
+def reference_killed(root: Cgroup, program: str) -> Round:
     """The same allocator in a cgroup with the same limit, killed by the C program that waits for the same event."""
     place = root.child("reference")
     try:
@@ -333,32 +282,3 @@ def watching(program: str, place: Cgroup, kill: str = "") -> Iterator:
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-# A place to be
-
-
-@contextmanager
-def cgroup() -> Iterator[Cgroup]:
-    """A root of our own in every hierarchy, bounded; removed at the end."""
-    tops = Cgroup(hierarchies())
-    name = f"evenkeelbench{os.getpid()}"
-    root = Cgroup({key: path / name for key, path in tops.directories.items()})
-    with temporary(root):
-        tops.child(name, controllers=set(tops.directories) == {UNIFIED})
-        root.write(
-            "memory.max" if root.has("memory.max") else "memory.limit_in_bytes", (NODE_MIB + 512) * MIB
-        )
-        yield root
-
-
-def root_of(root: Cgroup, name: str) -> Cgroup:
-    return Cgroup({key: path / name for key, path in root.directories.items()})
-
-
-def until(probe, seconds: float = 60.0):
-    deadline = time.monotonic() + seconds
-    while not (answer := probe()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
-    return answer

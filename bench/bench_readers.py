@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bench.bench_eviction import IDLE_PODS, agent, cgroup, evicted, figure, pod, until
+from bench.bench_eviction import IDLE_PODS, evicted, figure
+from bench.evicting_agent import agent, cgroup, pod, until
 from bench.figure import Figure, ratio_at_most
 from bench.reference import compiled
 from evenkeel.cli.client import Client

@@ -17,7 +17,6 @@ from tests.kernel.systemd import start_slice, stop_unit
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
-from bench.bench_eviction import is_under_pressure, pod, running
 from bench.bench_peers import (
     AGENT,
     EARLYOOM,
@@ -32,6 +31,7 @@ from bench.bench_peers import (
     oom_kills,
     storm_of,
 )
+from bench.evicting_agent import is_under_pressure, pod, running
 
 MIB = 1 << 20
 RISE_MIB = 16  # so much is back: the growth was stopped

@@ -16,19 +16,7 @@ from tests.kernel.cgroups import UNIFIED, Cgroup
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
-from bench.bench_eviction import (
-    GUARD,
-    WATCH,
-    below,
-    cgroup,
-    is_under_pressure,
-    kill_sent,
-    named,
-    pod,
-    root_of,
-    run_seconds,
-    running,
-)
+from bench.bench_eviction import GUARD, WATCH
 from bench.bench_sampling import (
     AGENT,
     KINDS,
@@ -44,6 +32,8 @@ from bench.bench_sampling import (
     numbers,
     voluntary_switches,
 )
+from bench.evicting_agent import cgroup, is_under_pressure, kill_sent, pod, root_of, running
+from bench.processes import below, named, run_seconds
 from evenkeel.cli.client import Client
 
 MIB = 1 << 20
@@ -169,8 +159,7 @@ def stopped(client: Client, pods: Cgroup, reference: str, kind: Kind, number: in
     ended = client.pod("default", name)["status"]["containerStatuses"][0]["state"]["terminated"]["reason"]
     sent = None
     if ended != "OOMKilled":
-        _, sent_seconds = eventually(lambda: kill_sent(STATE, name), within_seconds=PATIENCE_SECONDS)
-        sent = sent_seconds * 1e9
+        sent = eventually(lambda: kill_sent(STATE, name), within_seconds=PATIENCE_SECONDS).sent * 1e9
     end(client, name)
     return crossing_of(AGENT, kind, seen, sent, line=line, limit=limit)
 

@@ -5,11 +5,13 @@ the root that it was given, whatever a path says.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.errors import EvenkeelError
+
+if TYPE_CHECKING:  # the process of the memory watch does not need it
+    from evenkeel.cgroup.diff import Observed
 
 
 class CgroupError(EvenkeelError):
@@ -50,12 +52,12 @@ class Driver(Protocol):
         """Why no cgroup of this machine can have `file`; None if it can, or if that is not known yet."""
         ...
 
-    def observe(self, tree: Tree) -> Observed:
+    def observe(self, tree: Tree) -> "Observed":
         """What the kernel has: the files that the tree sets, of each of its cgroups that exists. And every other cgroup
         below the pods' root, down to the level of containers: these should not exist."""
         ...
 
-    def observe_only(self, cgroups: Sequence[Cgroup]) -> Observed:
+    def observe_only(self, cgroups: Sequence[Cgroup]) -> "Observed":
         """What the kernel has of these cgroups alone: the files that each of them sets, if it exists."""
         ...
 

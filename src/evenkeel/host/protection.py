@@ -22,6 +22,10 @@ def lock_memory(what: str) -> str:
     """Locks all present and future pages of this process, so that it never waits for its own memory under pressure.
     `what` is the memory of this process in words. Returns a sentence if that is not allowed, else ""."""
     libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(
+        libc, "malloc_trim"
+    ):  # of glibc: gives back what the imports have left, since it would be locked too
+        libc.malloc_trim(0)
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
         return ""
     why = os.strerror(ctypes.get_errno()).lower()

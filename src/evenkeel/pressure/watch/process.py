@@ -84,6 +84,7 @@ class WatchProcess:
 
     def run(self, connection: int, former: int) -> None:
         self._guard.start()
+        gc.collect()  # before the memory is locked
         for note in (lock_memory("the memory of the watch"), run_before_others(), *self._triggers.notes):
             if note:
                 self._outbox.noted(note)
