@@ -171,12 +171,15 @@ class MemoryWatch:
         return self._wait_seconds(sample, met, now)
 
     def _rehearse_near(self, sample: MemorySample, now: float) -> None:
-        """Rehearses near a hard threshold: now and then, and each time when half of the way is behind."""
+        """Rehearses near a hard threshold: now and then, and up to the last mark each time when half of the rest of the
+        way is behind."""
         lefts = [left - level.due_bytes for left, level in left_without_pending(self._levels, sample)]
         left = min(lefts, default=self._near_bytes)
         if left >= self._near_bytes:
             self._rehearsed_left = self._near_bytes
-        elif left <= self._rehearsed_left // 2 or now >= self._rehearsed_at + _REHEARSAL_SECONDS:
+            return
+        half = max(self._rehearsed_left // 2, int(self._growth * _MARKS_SECONDS[-1]))
+        if left <= half < self._rehearsed_left or now >= self._rehearsed_at + _REHEARSAL_SECONDS:
             self._rehearsed_left = left
             self._rehearse(now)
 
