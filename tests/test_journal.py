@@ -33,6 +33,25 @@ def journal(path):
         yield opened
 
 
+def test_what_is_committed_can_be_brought_to_the_disk(journal):
+    journal.save(named("a"))
+    assert not journal.is_synced
+    sync = journal.sync()
+    journal.save(named("b", order=2))
+    sync()
+    assert not journal.is_synced  # the second was written after it was asked for
+    journal.sync()()
+    assert journal.is_synced
+
+
+def test_a_journal_that_cannot_be_brought_to_the_disk_says_so(journal, path):
+    journal.save(named("a"))
+    Path(f"{path}-wal").unlink()
+    with pytest.raises(JournalError, match=r"the journal .* cannot be opened: no such file"):
+        journal.sync()()
+    assert not journal.is_synced
+
+
 def statements(journal):
     """What is written from now on."""
     seen = []

@@ -6,6 +6,8 @@ be left."""
 
 import os
 import random
+import secrets
+import shutil
 import signal
 import subprocess
 import time
@@ -17,7 +19,9 @@ from typing import Any
 from evenkeel.cli.client import AgentRefused, NoAgent
 from tests.attacks.hostile import hostile, not_ready
 from tests.kernel.agents import READY_SECONDS, Up, is_alive, processes_of
+from tests.kernel.cgroups import named_hierarchies
 from tests.kernel.crashes import Story, Wanted
+from tests.kernel.live_tree import cgroups_below, content, processes_in
 from tests.kernel.small_disk import fill
 from tests.kernel.waiting import eventually
 
@@ -97,7 +101,9 @@ class FaultStorm:
         return found
 
     def faults_of_the_disk(self) -> list[Callable[[], None]]:
-        return [self._fill_disk, self._take_disk_away]
+        assert self._place is not None
+        breaks = [self._make_disk_read_only] if can_break(self._place) else []
+        return [self._fill_disk, self._take_disk_away, *breaks]
 
     def run(self, faults: list[Callable[[], None]], rounds: int) -> None:
         """Each fault once, in any order, and then any of them."""
@@ -126,16 +132,9 @@ class FaultStorm:
         assert f"{os.path.realpath(state)}/" not in mounts
 
     def _frozen(self) -> list[str]:
-        tops = self.agent.root.paths()
-        files = (
-            file for top in tops for file in top.rglob("*") if file.name in ("freezer.state", "cgroup.freeze")
-        )
-        found = []
-        for file in files:
-            with suppress(OSError):
-                if file.read_text().strip() in ("FROZEN", "FREEZING", "1"):
-                    found.append(str(file))
-        return found
+        cgroups = (path for top in self.agent.root.paths() for path in cgroups_below(top))
+        files = (path / name for path in cgroups for name in ("freezer.state", "cgroup.freeze"))
+        return [str(file) for file in files if file.exists() and content(file) in ("FROZEN", "FREEZING", "1")]
 
     # Processes
 
@@ -231,6 +230,25 @@ class FaultStorm:
             filler.unlink()
         self._restart()
 
+    def _make_disk_read_only(self) -> None:
+        """The kernel finds an error on the disk and writes no more to it. The agent says so, runs its pods on and takes
+        no others. The disk can be used again only when all who used it have ended, as when the machine is restarted:
+        then all that was accepted is there again, and nothing else."""
+        assert self._place is not None
+        _run("sync", "--file-system", str(self._place))  # what is accepted is there a second later anyway
+        running = sorted(self._running())
+        break_disk(self._place)
+        self.load.step()
+        eventually(lambda: not_ready(self.agent), within_seconds=READY_SECONDS)
+        self.load.step()
+        assert sorted(self._running()) == running
+        restart_machine(self.agent, self._place)
+
+    def _running(self) -> list[str]:
+        return [
+            one["metadata"]["name"] for one in self.agent.client.pods() if one["status"]["phase"] == "Running"
+        ]
+
     def _take_disk_away(self) -> None:
         """The agent notices. Where the disk is back, an agent that is started there knows everything."""
         assert self._place is not None
@@ -256,6 +274,59 @@ def _signal(pid: int | None, number: int) -> None:
 def _run(*command: str) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+def _error_trigger(place: Path) -> Path:
+    """A write there is an error of the filesystem, for ext4."""
+    return Path(f"/sys/fs/ext4/{Path(_device(place)).name}/trigger_fs_error")
+
+
+def can_break(place: Path) -> bool:
+    return _error_trigger(place).exists()
+
+
+def break_disk(place: Path) -> None:
+    """From now on the filesystem is read-only, and what is not on the disk yet never will be."""
+    _error_trigger(place).write_text("a test")
+
+
+def flushes(place: Path) -> int:
+    """How often somebody has waited until all was on the disk."""
+    statistics = Path(f"/sys/class/block/{Path(_device(place)).name}/stat").read_text().split()
+    return int(statistics[15])
+
+
+def restart_machine(agent: Up, place: Path) -> None:
+    """Ends the agent and everything that it has started, removes its cgroups, and starts it with what the disk has.
+
+    That is a copy of the disk: the kernel keeps a broken filesystem for as long as anybody on this machine has it
+    mounted, in whatever namespace."""
+    image = Path(f"/sys/class/block/{Path(_device(place)).name}/loop/backing_file").read_text().strip()
+    copy = f"{image}.{secrets.token_hex(3)}"
+    agent.kill()
+    if agent.containerd is not None:
+        agent.containerd.kill()
+    tops = [*agent.root.paths(), *(top / agent.root.paths()[0].name for top in named_hierarchies())]
+    eventually(lambda: _all_ended(agent), within_seconds=READY_SECONDS)
+    for cgroup in (cgroup for top in tops for cgroup in cgroups_below(top, deepest_first=True)):
+        cgroup.rmdir()
+    _run("umount", "--recursive", "--lazy", str(place))
+    shutil.copyfile(image, copy)
+    checked = subprocess.run(["e2fsck", "-fy", copy], check=False, capture_output=True, text=True)
+    assert checked.returncode in (0, 1), checked.stdout  # 1: errors were found, and mended
+    _run("mount", "-o", "loop,errors=remount-ro", copy, str(place))
+    if agent.containerd is not None:
+        agent.containerd.start()
+    agent.start(stop_pods=False)
+
+
+def _all_ended(agent: Up) -> bool:
+    (top, *_) = agent.root.paths()
+    pods = [pid for cgroup in (top, *cgroups_below(top)) for pid in processes_in(cgroup)]
+    left = [*pods, *filter(None, (agent.keeper_pid(), agent.watch_pid()))]
+    for pid in left:
+        _signal(pid, signal.SIGKILL)
+    return not left
 
 
 @contextmanager

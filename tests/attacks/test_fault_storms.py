@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.faults import MOST_PROCESSES, FaultStorm
-from tests.kernel.agents import MakeUp
+from tests.attacks.faults import MOST_PROCESSES, FaultStorm, break_disk, flushes, restart_machine
+from tests.kernel.agents import READY_SECONDS, MakeUp, pod
 from tests.kernel.crashes import NODE
 from tests.kernel.small_disk import on
+from tests.kernel.waiting import eventually
 
 pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 
@@ -33,7 +34,6 @@ def test_whatever_is_killed_or_stopped_nothing_is_lost_doubled_or_stuck(up: Make
 
 
 @pytest.mark.parametrize("small", [32], indirect=True)
-@pytest.mark.processes_only("the disk is the agent's, whatever it runs")
 def test_whatever_happens_to_its_disk_nothing_is_lost_doubled_or_stuck(
     small: Path, up: MakeUp, tmp_path: Path
 ):
@@ -41,3 +41,22 @@ def test_whatever_happens_to_its_disk_nothing_is_lost_doubled_or_stuck(
     storm.agent.start(stop_pods=False)
     faults = storm.faults_of_the_disk()
     storm.run([*faults, *storm.faults()] if FAULTS else faults, max(FAULTS, len(faults)))
+
+
+@pytest.mark.cgroup("host")
+@pytest.mark.processes_only("the journal is the agent's, whatever it runs")
+def test_a_pod_that_was_accepted_survives_a_crash_of_the_machine_a_moment_later(small: Path, up: MakeUp):
+    """The crash: the disk takes no more, and all processes end."""
+    agent = on(up(), small)
+    agent.start(stop_pods=False)
+    agent.apply(pod("first", ["sleep", "100000"]))
+    agent.await_phase("first", "Running")
+    before = flushes(small)
+    agent.apply(pod("last", ["sleep", "100000"]))
+    eventually(
+        lambda: flushes(small) > before, within_seconds=READY_SECONDS / 10
+    )  # the kernel alone takes 30 s
+    break_disk(small)
+    restart_machine(agent, small)
+    for name in ("first", "last"):
+        agent.await_phase(name, "Running")

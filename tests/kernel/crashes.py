@@ -4,6 +4,7 @@ restart, and at the end. The seed is printed, and replays the story: what is don
 import json
 import random
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ class Story:
         services = sorted(name for name, one in self.wanted.items() if one.exit_code is None)
         if not services:
             return
-        one = self.wanted[self.random.choice(services)]
+        before = self.wanted[self.random.choice(services)]
+        one = Wanted(before.name, deepcopy(before.manifest), None, in_file=before.in_file)
         container = one.manifest["spec"]["containers"][0]
         if "resources" in container:
             container["resources"]["requests"]["memory"] = f"{self.random.randint(1, 4)}Mi"

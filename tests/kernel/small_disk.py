@@ -30,7 +30,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         file.truncate(mib * MIB)
     try:
         run("mkfs.ext4", "-q", "-m", "0", "-N", "8192", "-O", "^has_journal", str(image))
-        run("mount", "-o", "loop", str(image), str(mount))
+        run("mount", "-o", "loop,errors=remount-ro", str(image), str(mount))
     except (subprocess.CalledProcessError, FileNotFoundError):
         options = f"size={mib}m,nr_inodes=8192,mode=700"
         run("mount", "-t", "tmpfs", "-o", options, "evenkeel-test", str(mount))

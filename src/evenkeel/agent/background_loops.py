@@ -106,14 +106,16 @@ class BackgroundLoops:
                 self._steps.want_step()  # the step commits the events, and follows the clock
 
     async def _look_at_journal(self) -> None:
-        """Makes checkpoints, for the journal's write-ahead log would grow without them. A thread does it, because it
-        waits for the disk. A removed journal is reported at once. A damaged one is reported when the damage is
-        found."""
+        """Writes the journal to the disk, so that a crash of the machine loses no more than the last moment. Makes
+        checkpoints, for the journal's write-ahead log would grow without them. A thread does both, because they wait
+        for the disk. A removed journal is reported at once. A damaged one is reported when the damage is found."""
         due = time.monotonic() + _CHECKPOINT_SECONDS
         while True:
             await asyncio.sleep(_PLACE_SECONDS)
             try:
                 self._journal.check_place()
+                if not self._journal.is_synced:
+                    await asyncio.to_thread(self._journal.sync())
                 if time.monotonic() < due:
                     continue
                 due = time.monotonic() + _CHECKPOINT_SECONDS

@@ -4,7 +4,7 @@ It uses SQLite with a write-ahead log. So committed data survives a kill of the 
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
@@ -270,6 +270,16 @@ class Journal:
             raise faults.of_sqlite(self.path, error) from None
         finally:
             connection.close()
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that was written is on the disk, and survives a crash of the machine."""
+        return self._transactions.is_synced
+
+    def sync(self) -> Callable[[], None]:
+        """Returns a call that writes to the disk what is committed now. It waits, so call it in a thread beside the
+        loop. It raises JournalError."""
+        return self._transactions.sync()
 
     def check_place(self) -> None:
         """Raises JournalError if the file was removed or replaced while in use. Later writes would be lost."""

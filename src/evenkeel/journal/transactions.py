@@ -24,11 +24,35 @@ class Transactions:
         self._file = _identity(path)
         self._depth = 0  # nesting depth of transactions
         self._failure: JournalError | None = None  # of the open transaction
+        self._synced = connection.total_changes
 
     def check_place(self) -> None:
         """Raises JournalError if the file was removed or replaced while in use. Later writes would be lost."""
         if _identity(self._path) != self._file:
             raise faults.moved(self._path)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether nothing was written since the last `sync`."""
+        return self._connection.total_changes == self._synced
+
+    def sync(self) -> Callable[[], None]:
+        """Returns a call that waits until all that is committed now is on the disk. The call is for any thread, and
+        raises JournalError."""
+        changes = self._connection.total_changes
+
+        def wait() -> None:
+            try:
+                descriptor = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                raise faults.of_system(self._path, error) from None
+            self._synced = changes
+
+        return wait
 
     @property
     def is_open(self) -> bool:
