@@ -17,6 +17,7 @@ from tests.kernel.waiting import eventually
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
 SLEEP = ["sleep", "100000"]
+RACES = 5
 HUNG_PODS = 20  # more than the agent has threads
 # Links that a pod makes in a directory that it may write to, and that are named as volumes afterwards.
 LINKS = ("absolute", "relative", "nested/link", "to-root")
@@ -53,6 +54,37 @@ def test_a_symlink_that_a_pod_made_takes_no_volume_elsewhere(agent: Up, tmp_path
             assert said(agent, name) == []
     assert not (marker.parent / "made").exists()
     assert await_said(agent, "inside") == ["/mnt/marker", "done"]
+
+
+def test_a_directory_that_becomes_a_symlink_and_back_takes_no_volume_elsewhere(agent: Up, tmp_path: Path):
+    """The pod swaps them while volumes below are looked for. So what was found to be a directory need not be one when
+    it is mounted."""
+    marker = outside(tmp_path / "outside")
+    shared = tmp_path / "shared"
+    (shared / "inner" / "deep").mkdir(parents=True)
+    (shared / "link").symlink_to(marker.parent)
+    (marker.parent / "deep").symlink_to(".")
+    limits = {"resources": {"limits": {"cpu": "300m"}}}
+    swapping = hostile(agent, "swaps", "swap", f"{shared}/inner", f"{shared}/link", container=limits)
+    agent.apply(with_host_path(swapping, shared))
+    await_said(agent, "swaps")
+    names = []
+    for number in range(RACES):
+        for kind, one in (
+            ("path", looking(agent, f"path-{number}", shared / "inner")),
+            ("deep", looking(agent, f"deep-{number}", shared / "inner" / "deep")),
+            ("part", looking(agent, f"part-{number}", shared, subPath="inner")),
+            ("made", looking(agent, f"made-{number}", shared, subPath="inner/made")),
+        ):
+            agent.apply(one)
+            names.append(f"{kind}-{number}")
+    for name in names:
+        eventually(
+            lambda: is_refused(agent, name) or "done" in said(agent, name),  # noqa: B023 called here
+            within_seconds=PATIENCE_SECONDS,
+        )
+    assert [line for name in names for line in said(agent, name) if line != "done"] == []
+    assert not (marker.parent / "made").exists()
 
 
 def test_the_agents_state_is_in_no_volume_whatever_way_leads_there(agent: Up, tmp_path: Path):

@@ -1,0 +1,72 @@
+"""Devices, settings of the kernel and programs with another's rights: what opens the machine to who has root inside."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hostile import IMAGES, await_said, hostile
+from tests.kernel.agents import Up, with_host_path
+
+pytestmark = pytest.mark.cgroup("v1", "v2")
+
+# The machine is another's once one of these is written. They are only opened, and closed again.
+SETTINGS = (
+    "/proc/sys/kernel/core_pattern",
+    "/proc/sys/kernel/modprobe",
+    "/proc/sys/kernel/hotplug",
+    "/proc/sys/kernel/poweroff_cmd",
+    "/proc/sys/fs/binfmt_misc/register",
+    "/proc/sys/vm/drop_caches",
+    "/proc/sysrq-trigger",
+    "/proc/irq/default_smp_affinity",
+    "/sys/kernel/uevent_helper",
+    "/sys/kernel/mm/ksm/run",
+    "/sys/kernel/debug/tracing/trace",
+    "/sys/power/state",
+    "/sys/fs/cgroup/release_agent",
+    "/sys/fs/cgroup/cgroup.procs",
+    "/sys/fs/cgroup/memory/release_agent",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    "/sys/fs/cgroup/memory.max",
+)
+DEVICES = {"disk": (stat.S_IFBLK, 7, 0), "memory": (stat.S_IFCHR, 1, 1), "control": (stat.S_IFCHR, 10, 237)}
+
+
+def test_no_setting_of_the_machine_can_be_opened_for_writing(agent: Up):
+    opening = "[ -e $one ] && (: >> $one) 2>/dev/null && echo opened $one"
+    script = f"for one in {' '.join(SETTINGS)}; do {opening}; done; echo done; "
+    for image in IMAGES if agent.containerd is None else ("image",):
+        agent.apply(hostile(agent, f"sets-{image}", "sh", "-c", f"{script}exec sleep 100000", image=image))
+        assert await_said(agent, f"sets-{image}") == ["done"]
+
+
+def test_a_device_node_in_a_volume_opens_no_device_and_none_can_be_made(agent: Up, tmp_path: Path):
+    place = tmp_path / "devices"
+    place.mkdir()
+    for name, (kind, major, minor) in DEVICES.items():
+        os.mknod(place / name, kind | 0o666, os.makedev(major, minor))
+    script = (
+        f"cd {place}; for one in {' '.join(DEVICES)}; do (: < $one) 2>/dev/null && echo opened $one; done; "
+        "mknod /tmp/own b 7 0 2>/dev/null && (: < /tmp/own) 2>/dev/null && echo made one; echo done; exec sleep 100000"
+    )
+    agent.apply(with_host_path(hostile(agent, "opens", "sh", "-c", script), place))
+    assert await_said(agent, "opens") == ["done"]
+
+
+@pytest.mark.processes_only(
+    "as in Kubernetes, a runtime for containers needs allowPrivilegeEscalation: false"
+)
+def test_a_program_with_roots_rights_in_a_volume_gives_them_to_nobody(agent: Up, tmp_path: Path):
+    place = tmp_path / "programs"
+    place.mkdir(mode=0o755)
+    shutil.copy("/usr/bin/id", place / "id")
+    (place / "id").chmod(0o4755)
+    script = f"{place}/id -u; echo done; exec sleep 100000"
+    user = {"securityContext": {"runAsUser": 65534}}
+    agent.apply(
+        with_host_path(hostile(agent, "runs", "sh", "-c", script, image="host", container=user), place)
+    )
+    assert await_said(agent, "runs") == ["65534", "done"]
