@@ -1,12 +1,10 @@
 """The runtime that runs pods as containers of containerd or CRI-O.
 
-It lists the containers of the container runtime. It learns of the end of a container from the kernel, through a pidfd
-of its first process, even if the runtime is busy. While the runtime is away, containers run on and none is started. A
-container that has to end then is killed through its cgroup.
+While the runtime is away, containers run on and none is started. A container that has to end then is killed through its
+cgroup. `container_watch` follows what becomes of the containers.
 """
 
 import asyncio
-import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -31,12 +29,12 @@ from evenkeel.runtime.cri import (
     image_pulls,
 )
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Forgotten, Updates
 from evenkeel.runtime.cri.container_start import Starts
 from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
+from evenkeel.runtime.cri.container_watch import ContainerWatch
 from evenkeel.runtime.cri.cri_attach import attached
-from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
+from evenkeel.runtime.cri.cri_connection import RuntimeAway
 from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.image_pulls import ImagePulls
@@ -48,8 +46,6 @@ from evenkeel.runtime.interface import (
     Attempt,
     Directories,
     ExecResult,
-    Exit,
-    Exited,
     Image,
     Launch,
     Placed,
@@ -65,7 +61,6 @@ from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 
 _THREADS = 8
 _START_PATIENCE_SECONDS = 30.0  # the time that a start waits for a runtime that is away
-_RETRY_SECONDS = 0.2
 _STOP_SLACK_SECONDS = 2.0
 _KILLED_SECONDS = 10.0
 _ROTATION_SECONDS = 10.0
@@ -88,9 +83,7 @@ class CriRuntime(BaseRuntime):
         self._is_open = False
         self._profiles = config.seccomp_profile_root
         self._pull_settings = pull_settings(config)
-        self._table = ContainerTable(lambda container: self._run_task(self._ended(container)))
-        self._exits = ContainerExits(self._paths, self._killed, self._oom_kills)
-        self._ending: set[Attempt] = set()
+        self._table = ContainerTable(lambda container: self._run_task(self._watch.ended(container)))
         self._forgotten = Forgotten()
 
     def refusal(self, pod: Pod) -> Refusal | None:
@@ -107,6 +100,17 @@ class CriRuntime(BaseRuntime):
         self._connection = self._link.connection
         self._updates = Updates(self._table, self._driver.version, self._has)
         self._sandboxes = Sandboxes(self._link, self._paths, self._list)
+        self._watch = ContainerWatch(
+            self._link,
+            self._paths,
+            self._table,
+            self._sandboxes,
+            ContainerExits(self._paths, self._killed, self._oom_kills),
+            self._forgotten,
+            self._starting.keys,
+            self._run_task,
+            self._events.put_nowait,
+        )
         self._images = ImagePulls(
             self._connection,
             self._paths.root,
@@ -133,7 +137,7 @@ class CriRuntime(BaseRuntime):
         self._run_task(self._sessions.clean_up())
         self._run_task(self._connection.watch())
         self._run_task(self._link.run())
-        self._run_task(self._listen())
+        self._run_task(self._watch.listen())
         self._run_task(self._rotate_logs())
 
     async def close(self) -> None:
@@ -177,7 +181,7 @@ class CriRuntime(BaseRuntime):
         id_ = await self._starts.start(launch)
         while True:
             try:
-                container = await self._inspect(id_, launch.attempt)
+                container = await self._watch.inspect(id_, launch.attempt)
             except RuntimeAway:
                 await self._link.available()
                 continue
@@ -320,8 +324,6 @@ class CriRuntime(BaseRuntime):
         if rotated is not None:
             await container_calls.reopen_log(self._connection, container, rotated)
 
-    # Containers of the runtime
-
     def _link_changed(self, why: str) -> None:
         self._events.put_nowait(RuntimeLost(why, is_back=self._link.is_ready))
         if self._link.is_ready:
@@ -329,90 +331,7 @@ class CriRuntime(BaseRuntime):
                 self._run_task(self._updates.send(attempt, self._connection))
 
     async def _list(self) -> None:
-        """Lists everything once and updates the table. Raises RuntimeAway and CallFailed."""
-        ours = {STATE: self._paths.root}
-        before = {container.attempt for container in self._table if container.runs}
-        listed = await self._connection.ask(
-            pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=ours)),
-            pb.ListContainersResponse,
-        )
-        boxes = await self._connection.ask(
-            pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),
-            pb.ListPodSandboxResponse,
-        )
-        await self._sandboxes.update(boxes.items)
-        await self._forgotten.remove(self._connection)
-        inhabited = frozenset(one.pod_sandbox_id for one in listed.containers)
-        starting = frozenset(attempt.uid for attempt in self._starting)
-        for removal in self._sandboxes.removals_of_left(inhabited, starting):
-            self._run_task(removal)
-        for one in listed.containers:
-            attempt = attempt_of(one.labels)
-            if attempt is None or attempt in self._starting:
-                continue
-            before.discard(attempt)
-            await self._update_from(attempt, one)
-        for attempt in before:
-            container = self._table.get(attempt)
-            if container is not None and container.runs:
-                self._run_task(self._ended(container))
-
-    async def _inspect(self, id_: str, attempt: Attempt) -> CriContainer | None:
-        assert self._link.info is not None
-        return await cri_status.inspect_container(
-            self._connection, id_, attempt, self._paths, self._link.info.name
-        )
-
-    async def _update_from(self, attempt: Attempt, one: pb.Container) -> None:
-        container = self._table.get(attempt)
-        if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._forgotten:
-            return  # the next start of the attempt finds it
-        if container is None:
-            seen = await self._inspect(one.id, attempt)
-            if seen is not None and seen.has_begun and self._table.get(attempt) is None:
-                self._table.put(seen)
-        elif container.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
-            self._run_task(self._ended(container))
-
-    async def _listen(self) -> None:
-        """Listens to the events of the runtime, for containers whose process cannot be watched."""
-        while True:
-            await self._link.available()
-            try:
-                async for id_ in self._connection.container_events():
-                    container = self._table.by_id(id_)
-                    if container is not None and container.runs and container.pidfd < 0:
-                        self._run_task(self._ended(container))
-            except CallFailed as error:
-                if error.code == "UNIMPLEMENTED":
-                    return
-            await asyncio.sleep(_RETRY_SECONDS)
-
-    # Ends
-
-    async def _ended(self, container: CriContainer) -> None:
-        """Finds out how the container ended.
-
-        Its first process has ended, or the runtime reports the end, or the runtime has lost the container.
-        """
-        if container.attempt in self._ending or not container.runs:
-            return
-        self._ending.add(container.attempt)
-        try:
-            exit_ = await self._exits.exit_of(container, self._connection)
-        finally:
-            self._ending.discard(container.attempt)
-        if exit_ is not None and self._table.end(container, exit_):
-            self._events.put_nowait(Exited(container.attempt, exit_))
-            if exit_.signal == signal.SIGKILL and exit_.oom_kills is None and not exit_.is_oom_killed:
-                self._run_task(self._ask_for_oom_kill(container, exit_))
-
-    async def _ask_for_oom_kill(self, container: CriContainer, exit_: Exit) -> None:
-        """Reports the exit again if the runtime says later that it was an OOM kill."""
-        if await self._exits.was_oom_killed(container, self._connection):
-            exit_ = exit_._replace(is_oom_killed=True)
-            container.record = container.record._replace(exit=exit_)
-            self._events.put_nowait(Exited(container.attempt, exit_))
+        await self._watch.list_all()
 
     def _directory(self, cgroup: str) -> str:
         """A directory of the cgroup, in any hierarchy."""
