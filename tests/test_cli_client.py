@@ -909,12 +909,21 @@ def test_bash_completes_names_of_pods_kinds_and_files(cli, tmp_path):
         "get n": "node",
         f"apply -f {tmp_path}/po": f"{tmp_path}/pod.yaml",
         "desc": "describe",
+        "exec web -c s": "sidecar",
+        "logs -n prod db-of-prod -c ''": "main-of-prod",
+        "cp we": "web:",
+        f"cp {tmp_path}/po": f"{tmp_path}/pod.yaml",
     }
     harness = f"""
 source {script}
 compopt() {{ :; }}
 evenkeel() {{
-  case "$*" in *"-n prod"*) echo pod/db-of-prod ;; *) printf 'pod/web\\npod/worker\\n' ;; esac
+  case "$*" in
+    "completion containers web") printf 'main\\nsidecar\\n' ;;
+    "completion containers db-of-prod -n prod") echo main-of-prod ;;
+    *"-n prod"*) echo pod/db-of-prod ;;
+    *) printf 'pod/web\\npod/worker\\n' ;;
+  esac
 }}
 complete_line() {{
   COMP_WORDS=(evenkeel "$@"); COMP_CWORD=$#; COMPREPLY=(); _shtab_evenkeel; echo "${{COMPREPLY[@]}}"
@@ -923,6 +932,10 @@ complete_line() {{
     harness += "".join(f"complete_line {line}\n" for line in lines)
     done = subprocess.run(["bash", "-c", harness], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == list(lines.values())
+
+
+def test_the_scripts_ask_for_the_names_of_containers(cli, pods):
+    assert cli("completion", "containers", "web")[:2] == (0, "app\n")
 
 
 def cli_completion(shell):

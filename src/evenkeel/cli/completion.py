@@ -1,11 +1,15 @@
-"""`evenkeel completion`: a script that completes commands, flags, choices, files and the names of pods."""
+"""`evenkeel completion`: a script that completes commands, flags, choices, files, and the names of pods and
+containers."""
 
 import argparse
 from collections.abc import Iterator
 
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.client import client_from
 from evenkeel.errors import EvenkeelError
 
-USAGE = "bash|zsh|tcsh"
+USAGE = "bash|zsh|tcsh | containers POD [-n NS]"
+CONTAINERS = "containers"  # prints the names of a pod's containers: for the scripts
 EXAMPLES = """examples:
   evenkeel completion bash | sudo tee /etc/bash_completion.d/evenkeel
   evenkeel completion zsh > "${fpath[1]}/_evenkeel"
@@ -28,6 +32,23 @@ _evenkeel_pods() {
   names=$(_evenkeel_asked)
   compgen -W "${names//pod\\//}" -- "$1"
 }
+_evenkeel_containers() {
+  local flags=() i pod
+  for ((i = 2; i < COMP_CWORD; i++)); do
+    case "${COMP_WORDS[i]}" in
+      -n | --namespace | --state-dir) flags+=("${COMP_WORDS[i]}" "${COMP_WORDS[++i]}") ;;
+      -*) ;;
+      *) pod=${pod:-${COMP_WORDS[i]}} ;;
+    esac
+  done
+  compgen -W "$(evenkeel completion containers "${pod#pod/}" "${flags[@]}" 2>/dev/null)" -- "$1"
+}
+_evenkeel_places() {
+  local names
+  names=$(_evenkeel_asked)
+  compgen -f -- "$1"
+  compgen -S : -W "${names//pod\\//}" -- "$1"
+}
 _evenkeel_kinds() {
   compgen -W "pods deployments replicasets statefulsets daemonsets jobs cronjobs services pvc configmaps secrets \\
     node events" -- "$1"
@@ -43,6 +64,23 @@ _evenkeel_pods() {
     esac
   done
   names=(${${(f)"$(evenkeel get pods -o name "${flags[@]}" 2>/dev/null)"}#pod/})
+  compadd "$@" -a names
+}
+_evenkeel_places() {
+  _files
+  _evenkeel_pods -S :
+}
+_evenkeel_containers() {
+  local -a names flags
+  local i pod
+  for ((i = 3; i < CURRENT; i++)); do
+    case "${words[i]}" in
+      -n | --namespace | --state-dir) flags+=("${words[i]}" "${words[++i]}") ;;
+      -*) ;;
+      *) pod=${pod:-${words[i]}} ;;
+    esac
+  done
+  names=(${(f)"$(evenkeel completion containers "${pod#pod/}" "${flags[@]}" 2>/dev/null)"})
   compadd -a names
 }
 """,
@@ -56,10 +94,18 @@ _KINDS = {"bash": "_evenkeel_kinds", "zsh": f"({_KIND_WORDS})", "tcsh": f"({_KIN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh", CONTAINERS))
+    parser.add_argument("pods", nargs="?", metavar="POD", default="", help=f"for {CONTAINERS}: whose names")
+    add_namespace_flag(parser)
+    add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.shell == CONTAINERS:
+        spec = client_from(args).pod(args.namespace, args.pods)["spec"]
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            print(container["name"])
+        return 0
     try:
         import shtab
     except ImportError:
@@ -72,6 +118,10 @@ def run(args: argparse.Namespace) -> int:
     for action in _every_action(parser):
         if action.dest == "pods" and args.shell in _NAMES:
             action.complete = _NAMES  # type: ignore[attr-defined]
+        elif action.dest == "container" and args.shell in _NAMES:
+            action.complete = dict.fromkeys(_NAMES, "_evenkeel_containers")  # type: ignore[attr-defined]
+        elif action.dest in ("source", "target") and args.shell in _NAMES:
+            action.complete = dict.fromkeys(_NAMES, "_evenkeel_places")  # type: ignore[attr-defined]
         elif action.dest == "kind":
             action.complete = _KINDS  # type: ignore[attr-defined]
         elif action.metavar in ("FILE", "SNAPSHOT"):
