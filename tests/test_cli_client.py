@@ -935,7 +935,7 @@ complete_line() {{
 
 
 def test_the_scripts_ask_for_the_names_of_containers(cli, pods):
-    assert cli("completion", "containers", "web")[:2] == (0, "app\n")
+    assert cli("completion", "containers", "web")[:2] == (0, "app\nlogger\n")
 
 
 def cli_completion(shell):

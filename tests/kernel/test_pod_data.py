@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.agents import MakeUp, Up, pod, up
+from tests.kernel.secrecy import assert_nowhere
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
@@ -59,7 +59,7 @@ def test_variables_come_from_objects_and_no_secret_is_left_anywhere(up: MakeUp):
     agent.kill()
     agent.start()
     assert agent.phase("web") == "Running"
-    _assert_nowhere(agent, "web")
+    assert_nowhere(agent, PASSWORD, pod="web", secret="db")
     shown = agent.cli("get", "secret", "db", "-o", "yaml")
     assert base64.b64encode(PASSWORD.encode()).decode() in shown, "the operator may ask for it"
 
@@ -69,42 +69,6 @@ def _await_log(agent: Up, name: str, expected: str) -> None:
         eventually(lambda: log_of(agent, name) == expected)
     except AssertionError:
         assert log_of(agent, name) == expected
-
-
-def _assert_nowhere(agent: Up, name: str) -> None:
-    """The secret is in no file of the agent's, in no arguments, and nothing shows it without being asked for it."""
-    word = PASSWORD.encode()
-    assert not [path for path in _files(agent.state) if word in path.read_bytes()]
-    assert word not in agent.log.read_bytes()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            assert word not in path.read_bytes(), path
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    for command in (
-        ("describe", "pod", name),
-        ("describe", "secret", "db"),
-        ("get", "secrets"),
-        ("get", "pod", name, "-o", "yaml"),
-        ("events", "-o", "json"),
-        ("why", name),
-    ):
-        shown = agent.cli(*command)
-        assert PASSWORD not in shown, command
-        assert base64.b64encode(word).decode() not in shown, command
-    assert PASSWORD not in str(agent.client.get("/view"))
-
-
-def _files(directory: Path) -> list[Path]:
-    """Every file on the disk below the directory, not those of filesystems in memory that are mounted there."""
-    device = directory.stat().st_dev
-    found = []
-    for place, names, files in os.walk(directory):
-        names[:] = [name for name in names if Path(place, name).lstat().st_dev == device]
-        paths = (Path(place, name) for name in files)
-        found += [path for path in paths if path.is_file() and not path.is_symlink()]
-    assert found
-    return found
 
 
 def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
@@ -146,7 +110,7 @@ def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
     _await_log(agent, "web", expected)
     agent.kill()
     agent.start()
-    _assert_nowhere(agent, "web")
+    assert_nowhere(agent, PASSWORD, pod="web", secret="db")
     agent.apply(config_map("app", mode="slow\n"))
     _await_log(agent, "web", f"{expected}slow\nfast\n..data/mode\n")
     uid = agent.pod("web")["metadata"]["uid"]

@@ -1,6 +1,7 @@
 """Images of a real registry on loopback, with TLS and a password, under the agent: pulled, shared, checked, removed."""
 
 import base64
+import contextlib
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.kernel.registries import (
     registry,
     secret,
 )
+from tests.kernel.secrecy import assert_nowhere
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import Entry
 from tests.machines.lying_registry import LyingRegistry
@@ -110,8 +112,13 @@ def test_a_pods_own_secret_pulls_an_image_that_other_pods_cannot_use_without_it(
     owner["spec"]["imagePullSecrets"] = [{"name": "registry"}, {"name": "missing"}]
     agent.apply(owner)
     assert "unauthorized" in await_waiting(agent, "owner", "ImagePullBackOff")
+    registry.pause()  # a pull with the password hangs, and can be looked at
     agent.apply(secret("registry", registry))
+    eventually(lambda: pulls_from(registry))
+    assert_nowhere(agent, PASSWORD, pod="owner", secret="registry")
+    registry.resume()
     agent.await_phase("owner", "Succeeded")
+    assert_nowhere(agent, PASSWORD, pod="owner", secret="registry")
     agent.apply(other)
     assert "unauthorized" in await_waiting(agent, "other", "ImagePullBackOff")
     registry.stop()
@@ -119,6 +126,17 @@ def test_a_pods_own_secret_pulls_an_image_that_other_pods_cannot_use_without_it(
     again["spec"]["imagePullSecrets"] = [{"name": "registry"}]
     agent.apply(again)
     agent.await_phase("again", "Succeeded")
+
+
+def pulls_from(registry: Registry) -> list[int]:
+    """The processes that have the registry among their arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = path.read_bytes().split(b"\0")
+            if words[0].endswith(b"skopeo") and any(registry.host.encode() in word for word in words):
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_a_moved_tag_other_platforms_and_many_layers(up: MakeUp, registry: Registry, layout: Layout) -> None:

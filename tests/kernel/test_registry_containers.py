@@ -14,8 +14,9 @@ from tests.kernel.registries import (
     registry,
     secret,
 )
+from tests.kernel.secrecy import assert_nowhere
 from tests.machines.oci_images import Layout
-from tests.machines.registry import Registry
+from tests.machines.registry import PASSWORD, Registry
 
 __all__ = ["layout", "registry", "up"]
 
@@ -37,6 +38,7 @@ def test_credentials_of_pods_and_of_the_machine_are_handed_to_the_runtime(
     await_waiting(agent, "owner", "ImagePullBackOff")
     agent.apply(secret("registry", registry))
     agent.await_phase("owner", "Succeeded")
+    assert_nowhere(agent, PASSWORD, pod="owner", secret="registry")
     assert log_of(agent, "owner") == "pulled"
     assert {"Pulling", "Failed", "BackOff", "Pulled"} <= set(reasons(agent, "owner"))
     agent.apply(other)
