@@ -1,4 +1,4 @@
-"""Answers that are computed from the node snapshot, each encoded once a sweep for all clients."""
+"""Answers that are encoded once for all clients: what is computed from the node snapshot, and pods."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,6 +21,7 @@ from evenkeel.server.metrics_cgroups import Labels, cadvisor_metrics, resource_m
 from evenkeel.server.summary import summary
 from evenkeel.server.view import plain_amounts, settings
 
+_SPARE_TEXTS = 256  # texts of deleted pods that may be kept
 _METRICS = {"": node_metrics, "resource": resource_metrics, "cadvisor": cadvisor_metrics}
 
 
@@ -57,6 +58,30 @@ class SnapshotAnswers:
                 text = await make(snapshot)
                 self._made[name] = (snapshot.sweep.number, text)
             return text
+
+
+class PodTexts:
+    """Pods as JSON. Each is encoded once for all clients until it changes. Deleted pods are forgotten now and then: a
+    watch may still have to report their deletion."""
+
+    def __init__(self, pods: Callable[[], tuple[Pod, ...]]) -> None:
+        self._pods = pods
+        self._texts: dict[str, tuple[Pod, bytes]] = {}
+
+    def of(self, pod: Pod) -> bytes:
+        known = self._texts.get(pod.key)
+        if known is None or known[0] is not pod:
+            text = to_json({"apiVersion": "v1", "kind": "Pod", **fields_of(pod)}).rstrip()
+            known = self._texts[pod.key] = (pod, text)
+            if len(self._texts) > _SPARE_TEXTS:
+                self._forget_some()
+        return known[1]
+
+    def _forget_some(self) -> None:
+        pods = self._pods()
+        if len(self._texts) > len(pods) + _SPARE_TEXTS:
+            keys = {pod.key for pod in pods}
+            self._texts = {key: known for key, known in self._texts.items() if key in keys}
 
 
 def _explained(snapshot: NodeSnapshot, pod: Pod) -> dict[str, object]:
@@ -98,7 +123,7 @@ def _explained(snapshot: NodeSnapshot, pod: Pod) -> dict[str, object]:
 
 def history_answer(history: PodHistory) -> dict[str, object]:
     return {
-        **_fields(history),
+        **fields_of(history),
         "chapters": [_entry(entry) for entry in history.chapters],
         "end": end_sentence(history),
     }
@@ -106,12 +131,12 @@ def history_answer(history: PodHistory) -> dict[str, object]:
 
 def _entry(entry: HistoryEntry) -> dict[str, object]:
     stayed = [
-        {**_fields(other), "sentence": stayed_sentence(other, entry.resource)} for other in entry.stayed
+        {**fields_of(other), "sentence": stayed_sentence(other, entry.resource)} for other in entry.stayed
     ]
-    return {**_fields(entry), "sentence": sentence(entry), **({"stayed": stayed} if stayed else {})}
+    return {**fields_of(entry), "sentence": sentence(entry), **({"stayed": stayed} if stayed else {})}
 
 
-def _fields(value: object) -> dict[str, object]:
+def fields_of(value: object) -> dict[str, object]:
     fields = encode(value)
     assert isinstance(fields, dict)
     return fields

@@ -7,7 +7,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from evenkeel.agent.front import Front
 from evenkeel.api.encode import encode
@@ -17,7 +17,7 @@ from evenkeel.api.reading import Reading
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.journal.records import Event
 from evenkeel.runtime.interface import Image, Pull
-from evenkeel.server.answers import SnapshotAnswers, history_answer
+from evenkeel.server.answers import PodTexts, SnapshotAnswers, fields_of, history_answer
 from evenkeel.server.http import (
     EVENT_STREAM,
     LINES,
@@ -39,7 +39,6 @@ MOST_EVENTS = 10_000
 PLAIN_TEXT = "text/plain"
 _USAGE_SECONDS = 0.25  # requests within that time share one reading
 _PODS_AT_A_TIME = 20  # are encoded before other tasks have their turn
-_SPARE_TEXTS = 256  # texts of deleted pods that may be kept
 _READ_AT_ONCE_BYTES = 16 * 1024  # a larger text is read in a thread
 _PAGE_DIRECTORY = os.path.join(os.path.dirname(__file__), "page")
 _PAGE_TYPES = {
@@ -68,7 +67,7 @@ class Handlers:
     def __init__(self, front: Front) -> None:
         self.failure = ""
         self._front = front
-        self._texts = _PodTexts(front.pods)
+        self._texts = PodTexts(front.pods)
         self._usage = (-math.inf, b"")
         self._views = ViewStream(front)
         self._reading = asyncio.Lock()  # one large text at a time
@@ -222,7 +221,7 @@ class Handlers:
             await close_source(coming)
 
     async def node(self, request: Request) -> Answer:  # noqa: ARG002
-        return Answer(to_json({"apiVersion": "v1", "kind": "Node", **_fields(self._front.node())}))
+        return Answer(to_json({"apiVersion": "v1", "kind": "Node", **fields_of(self._front.node())}))
 
     async def usage(self, request: Request) -> Answer:  # noqa: ARG002
         at, text = self._usage
@@ -282,36 +281,6 @@ class Handlers:
             raise Refused(404, f'the page has no file "{name[:80]}"')
         with open(os.path.join(_PAGE_DIRECTORY, name), "rb") as file:
             return Answer(file.read(), content_type=content_type, headers=_PAGE_HEADERS)
-
-
-class _PodTexts:
-    """Pods as JSON. Each is encoded once for all clients until it changes. Deleted pods are forgotten now and then: a
-    watch may still have to report their deletion."""
-
-    def __init__(self, pods: Callable[[], tuple[Pod, ...]]) -> None:
-        self._pods = pods
-        self._texts: dict[str, tuple[Pod, bytes]] = {}
-
-    def of(self, pod: Pod) -> bytes:
-        known = self._texts.get(pod.key)
-        if known is None or known[0] is not pod:
-            text = to_json({"apiVersion": "v1", "kind": "Pod", **_fields(pod)}).rstrip()
-            known = self._texts[pod.key] = (pod, text)
-            if len(self._texts) > _SPARE_TEXTS:
-                self._forget_some()
-        return known[1]
-
-    def _forget_some(self) -> None:
-        pods = self._pods()
-        if len(self._texts) > len(pods) + _SPARE_TEXTS:
-            keys = {pod.key for pod in pods}
-            self._texts = {key: known for key, known in self._texts.items() if key in keys}
-
-
-def _fields(value: object) -> Mapping[str, object]:
-    fields = encode(value)
-    assert isinstance(fields, dict)
-    return fields
 
 
 def _key(request: Request) -> str:

@@ -4,49 +4,22 @@ The same table finds the handler of a request and describes the interface, so th
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from evenkeel import __version__
 from evenkeel.api.data_objects import DATA_KINDS, SECRET
 from evenkeel.api.stored_objects import OBJECT_KINDS
 from evenkeel.server.channels import PROTOCOLS
 from evenkeel.server.handlers import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, Handlers
-from evenkeel.server.http import EVENT_STREAM, JSON, LINES, Answer, Refused, Request, Route, to_json
+from evenkeel.server.http import EVENT_STREAM, LINES, Answer, Refused, Request, Route, to_json
 from evenkeel.server.object_handlers import ObjectHandlers
-from evenkeel.server.schemas import SCHEMAS, Schema
+from evenkeel.server.openapi import Entry, Parameter, description
+from evenkeel.server.schema_types import Schema
 from evenkeel.server.session_handlers import FLAGS, SessionHandlers
 from evenkeel.server.workload_handlers import WorkloadHandlers
 
-TEXT: Schema = {"type": "string"}
 _SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": 2**31}
 _FLAG: Schema = {"type": "string", "enum": list(FLAGS)}
 _COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_EVENTS}
-
-
-class Parameter(NamedTuple):
-    name: str
-    description: str
-    schema: Schema = TEXT
-
-
-class Entry(NamedTuple):
-    """A word of `path` in braces stands for any word. `answers` names a schema; without it, the answer is text."""
-
-    method: str
-    path: tuple[str, ...]
-    route: Route
-    summary: str
-    answers: str = ""
-    parameters: tuple[Parameter, ...] = ()
-    content: tuple[str, ...] = (JSON,)
-    status: int = 200
-    refusals: tuple[int, ...] = ()
-    takes: str = ""  # the schema of a body that is no manifest
-
-    def matches(self, path: tuple[str, ...]) -> bool:
-        return len(self.path) == len(path) and all(
-            word.startswith("{") or word == given for word, given in zip(self.path, path, strict=True)
-        )
 
 
 class RouteTable:
@@ -338,71 +311,3 @@ def _session_entries(here: SessionHandlers) -> tuple[Entry, ...]:
             refusals=(403, 404),
         ),
     )
-
-
-def description(entries: tuple[Entry, ...], version: str) -> Schema:
-    paths: dict[str, dict[str, Schema]] = {}
-    for entry in entries:
-        path = "/" + "/".join(entry.path)
-        paths.setdefault(path, {})[entry.method.lower()] = _operation(entry)
-    return {
-        "openapi": "3.0.3",
-        "info": {
-            "title": "evenkeel",
-            "description": "The HTTP interface of the node agent.",
-            "version": version,
-            "license": {"name": "Apache-2.0"},
-        },
-        "paths": paths,
-        "components": {
-            "schemas": SCHEMAS,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-        # Over TCP every client needs the token. At the Unix socket the kernel says which user asks.
-        "security": [{"token": []}, {}],
-    }
-
-
-def _operation(entry: Entry) -> Schema:
-    parameters: list[Schema] = [
-        {"name": word[1:-1], "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for word in entry.path
-        if word.startswith("{")
-    ]
-    parameters += [
-        {"name": one.name, "in": "query", "description": one.description, "schema": one.schema}
-        for one in entry.parameters
-    ]
-    schema: Schema = {"$ref": f"#/components/schemas/{entry.answers}"} if entry.answers else TEXT
-    answers: dict[str, Schema] = {
-        str(entry.status): {
-            "description": entry.summary,
-            "content": {one: {"schema": schema if one == JSON else TEXT} for one in entry.content},
-        }
-    }
-    refusals = {400, 401, 405, 408, 503, *entry.refusals}
-    for status in sorted(refusals):
-        answers[str(status)] = {
-            "description": "An error, and what would be right.",
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
-        }
-    operation: Schema = {
-        "operationId": "_".join((entry.method.lower(), *(word.strip("{}") for word in entry.path))),
-        "summary": entry.summary,
-        "parameters": parameters,
-        "responses": answers,
-    }
-    if entry.takes:
-        body: Schema = {"$ref": f"#/components/schemas/{entry.takes}"}
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
-    elif entry.route.takes_body:
-        pod_list: Schema = {"$ref": "#/components/schemas/PodList"}
-        operation["requestBody"] = {
-            "required": True,
-            "description": "Manifests: one pod, a list, or YAML documents.",
-            "content": {
-                JSON: {"schema": {"anyOf": [{"$ref": "#/components/schemas/Pod"}, pod_list]}},
-                "application/yaml": {"schema": TEXT},
-            },
-        }
-    return operation

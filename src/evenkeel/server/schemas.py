@@ -1,369 +1,272 @@
 """The JSON schemas of the answers, for the OpenAPI description."""
 
-from collections.abc import Mapping
+from evenkeel.server.schema_types import (
+    ANY,
+    MAYBE,
+    NUMBER,
+    TEXT,
+    WHOLE,
+    YES_NO,
+    Schema,
+    by_name,
+    kubernetes_object,
+    listed,
+    object_of,
+    ref,
+)
+from evenkeel.server.summary_schemas import SUMMARY_SCHEMAS
 
-Schema = dict[str, object]
-
-_TEXT: Schema = {"type": "string"}
-_WHOLE: Schema = {"type": "integer"}
-_NUMBER: Schema = {"type": "number"}
-_YES_NO: Schema = {"type": "boolean"}
-_TIME: Schema = {"type": "string", "format": "date-time"}
-_MAYBE: Schema = {"type": "integer", "nullable": True}
-_ANY: Schema = {"type": "object"}
-
-
-def listed(of: Schema) -> Schema:
-    return {"type": "array", "items": of}
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _by_name(of: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": of}
-
-
-def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
-    return {
-        "type": "object",
-        "properties": {**required, **(optional or {})},
-        **({"required": list(required)} if required else {}),
-    }
-
-
-def _kubernetes(kind: str, fields: Mapping[str, Schema]) -> Schema:
-    return _object(
-        {
-            "apiVersion": {"type": "string", "enum": ["v1"]},
-            "kind": {"type": "string", "enum": [kind]},
-            **fields,
-        }
-    )
-
-
-_AMOUNTS = _by_name(_WHOLE)
-_PSI_LINE = _object({"total": _WHOLE, "avg10": _NUMBER, "avg60": _NUMBER, "avg300": _NUMBER})
-_PSI = _object({"some": _PSI_LINE, "full": _PSI_LINE})
+_AMOUNTS = by_name(WHOLE)
 
 SCHEMAS: Schema = {
-    "Error": _object(
-        {"message": _TEXT, "hint": _TEXT},
-        {"problems": listed(_object({"field": _TEXT, "message": _TEXT}))},
+    "Error": object_of(
+        {"message": TEXT, "hint": TEXT},
+        {"problems": listed(object_of({"field": TEXT, "message": TEXT}))},
     ),
-    "Pod": _kubernetes(
+    "Pod": kubernetes_object(
         "Pod",
         {
-            "metadata": _object(
-                {"name": _TEXT},
-                {"namespace": _TEXT, "uid": _TEXT, "labels": _by_name(_TEXT), "annotations": _by_name(_TEXT)},
+            "metadata": object_of(
+                {"name": TEXT},
+                {"namespace": TEXT, "uid": TEXT, "labels": by_name(TEXT), "annotations": by_name(TEXT)},
             ),
-            "spec": _object(
-                {"containers": listed(_object({"name": _TEXT}, {"image": _TEXT, "resources": _ANY}))}
+            "spec": object_of(
+                {"containers": listed(object_of({"name": TEXT}, {"image": TEXT, "resources": ANY}))}
             ),
         },
     ),
-    "PodList": _kubernetes("PodList", {"metadata": _ANY, "items": listed(_ref("Pod"))}),
-    "Node": _kubernetes(
+    "PodList": kubernetes_object("PodList", {"metadata": ANY, "items": listed(ref("Pod"))}),
+    "Node": kubernetes_object(
         "Node",
         {
-            "metadata": _object({"name": _TEXT}),
-            "status": _object(
+            "metadata": object_of({"name": TEXT}),
+            "status": object_of(
                 {
-                    "capacity": _by_name(_TEXT),
-                    "allocatable": _by_name(_TEXT),
+                    "capacity": by_name(TEXT),
+                    "allocatable": by_name(TEXT),
                     "conditions": listed(
-                        _object({"type": _TEXT, "status": _TEXT}, {"reason": _TEXT, "message": _TEXT})
+                        object_of({"type": TEXT, "status": TEXT}, {"reason": TEXT, "message": TEXT})
                     ),
                 }
             ),
         },
     ),
-    "Applied": _object(
+    "Applied": object_of(
         {
-            "pods": listed(_object({"pod": _TEXT, "outcome": _TEXT})),
-            "objects": listed(_object({"kind": _TEXT, "name": _TEXT, "outcome": _TEXT})),
-            "warnings": listed(_ANY),
+            "pods": listed(object_of({"pod": TEXT, "outcome": TEXT})),
+            "objects": listed(object_of({"kind": TEXT, "name": TEXT, "outcome": TEXT})),
+            "warnings": listed(ANY),
         }
     ),
-    "ConfigMap": _kubernetes("ConfigMap", {"metadata": _object({"name": _TEXT})}),
-    "ConfigMapList": _kubernetes("ConfigMapList", {"metadata": _ANY, "items": listed(_ref("ConfigMap"))}),
-    "Secret": _kubernetes("Secret", {"metadata": _object({"name": _TEXT}), "type": _TEXT}),
-    "SecretList": _kubernetes("SecretList", {"metadata": _ANY, "items": listed(_ref("Secret"))}),
-    "Service": _kubernetes("Service", {"metadata": _object({"name": _TEXT})}),
-    "ServiceList": _kubernetes("ServiceList", {"metadata": _ANY, "items": listed(_ref("Service"))}),
-    "PersistentVolumeClaim": _kubernetes("PersistentVolumeClaim", {"metadata": _object({"name": _TEXT})}),
-    "PersistentVolumeClaimList": _kubernetes(
-        "PersistentVolumeClaimList", {"metadata": _ANY, "items": listed(_ref("PersistentVolumeClaim"))}
+    "ConfigMap": kubernetes_object("ConfigMap", {"metadata": object_of({"name": TEXT})}),
+    "ConfigMapList": kubernetes_object("ConfigMapList", {"metadata": ANY, "items": listed(ref("ConfigMap"))}),
+    "Secret": kubernetes_object("Secret", {"metadata": object_of({"name": TEXT}), "type": TEXT}),
+    "SecretList": kubernetes_object("SecretList", {"metadata": ANY, "items": listed(ref("Secret"))}),
+    "Service": kubernetes_object("Service", {"metadata": object_of({"name": TEXT})}),
+    "ServiceList": kubernetes_object("ServiceList", {"metadata": ANY, "items": listed(ref("Service"))}),
+    "PersistentVolumeClaim": kubernetes_object(
+        "PersistentVolumeClaim", {"metadata": object_of({"name": TEXT})}
     ),
-    "Workload": _object(
+    "PersistentVolumeClaimList": kubernetes_object(
+        "PersistentVolumeClaimList", {"metadata": ANY, "items": listed(ref("PersistentVolumeClaim"))}
+    ),
+    "Workload": object_of(
         {
-            "apiVersion": _TEXT,
-            "kind": _TEXT,
-            "metadata": _object({"name": _TEXT, "namespace": _TEXT}),
-            "spec": _ANY,
-            "status": _ANY,
+            "apiVersion": TEXT,
+            "kind": TEXT,
+            "metadata": object_of({"name": TEXT, "namespace": TEXT}),
+            "spec": ANY,
+            "status": ANY,
         }
     ),
-    "WorkloadList": _object(
-        {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _ANY, "items": listed(_ref("Workload"))}
+    "WorkloadList": object_of(
+        {"apiVersion": TEXT, "kind": TEXT, "metadata": ANY, "items": listed(ref("Workload"))}
     ),
-    "Scale": _object(
+    "Scale": object_of(
         {
-            "apiVersion": _TEXT,
-            "kind": _TEXT,
-            "metadata": _object({"name": _TEXT, "namespace": _TEXT}),
-            "spec": _object({}, {"replicas": _WHOLE}),
-            "status": _object({"replicas": _WHOLE}),
+            "apiVersion": TEXT,
+            "kind": TEXT,
+            "metadata": object_of({"name": TEXT, "namespace": TEXT}),
+            "spec": object_of({}, {"replicas": WHOLE}),
+            "status": object_of({"replicas": WHOLE}),
         }
     ),
-    "DeletedObject": _object({"kind": _TEXT, "name": _TEXT, "outcome": _TEXT}),
-    "Deleted": _object({"pod": _TEXT, "outcome": _TEXT}),
-    "Happening": _object(
-        {"at": _NUMBER, "type": _TEXT, "reason": _TEXT},
+    "DeletedObject": object_of({"kind": TEXT, "name": TEXT, "outcome": TEXT}),
+    "Deleted": object_of({"pod": TEXT, "outcome": TEXT}),
+    "Happening": object_of(
+        {"at": NUMBER, "type": TEXT, "reason": TEXT},
         {
-            "message": _TEXT,
-            "pod": _TEXT,
-            "uid": _TEXT,
-            "container": _TEXT,
-            "figures": _ANY,
-            "number": _WHOLE,
-            "times": _WHOLE,
+            "message": TEXT,
+            "pod": TEXT,
+            "uid": TEXT,
+            "container": TEXT,
+            "figures": ANY,
+            "number": WHOLE,
+            "times": WHOLE,
         },
     ),
-    "Usage": _object(
-        {"at": _NUMBER, "capacityBytes": _WHOLE, "availableBytes": _WHOLE, "capacityMillicpu": _WHOLE},
-        {"pods": _ANY, "containers": listed(_object({"pod": _TEXT, "statistics": _ANY}))},
+    "Usage": object_of(
+        {"at": NUMBER, "capacityBytes": WHOLE, "availableBytes": WHOLE, "capacityMillicpu": WHOLE},
+        {"pods": ANY, "containers": listed(object_of({"pod": TEXT, "statistics": ANY}))},
     ),
-    "Configuration": _object({"kubeletconfig": _ANY}),
-    "Advice": _object(
-        {"since": _NUMBER, "at": _NUMBER, "watchedSeconds": _NUMBER},
+    "Configuration": object_of({"kubeletconfig": ANY}),
+    "Advice": object_of(
+        {"since": NUMBER, "at": NUMBER, "watchedSeconds": NUMBER},
         {
             "requests": listed(
-                _object(
+                object_of(
                     {
-                        "pod": _TEXT,
-                        "container": _TEXT,
-                        "resource": _TEXT,
-                        "requested": _WHOLE,
-                        "used": _WHOLE,
-                        "suggested": _WHOLE,
-                        "text": _TEXT,
-                        "reason": _TEXT,
+                        "pod": TEXT,
+                        "container": TEXT,
+                        "resource": TEXT,
+                        "requested": WHOLE,
+                        "used": WHOLE,
+                        "suggested": WHOLE,
+                        "text": TEXT,
+                        "reason": TEXT,
                     }
                 )
             ),
             "reservations": listed(
-                _object(
+                object_of(
                     {
-                        "daemons": _TEXT,
-                        "resource": _TEXT,
-                        "reserved": _WHOLE,
-                        "used": _WHOLE,
-                        "reason": _TEXT,
+                        "daemons": TEXT,
+                        "resource": TEXT,
+                        "reserved": WHOLE,
+                        "used": WHOLE,
+                        "reason": TEXT,
                     },
-                    {"flag": _TEXT, "requirement": _TEXT},
+                    {"flag": TEXT, "requirement": TEXT},
                 )
             ),
         },
     ),
-    "Snapshot": _ANY,
-    "Description": _object({"openapi": _TEXT, "info": _ANY, "paths": _ANY}),
+    "Snapshot": ANY,
+    "Description": object_of({"openapi": TEXT, "info": ANY, "paths": ANY}),
     # The view
     "Figures": {
-        **_object(
+        **object_of(
             {
                 "cpuMillicores": {"type": "number", "nullable": True},
-                "cpuUsageUs": _WHOLE,
-                "cpuThrottledUs": _WHOLE,
-                "memoryBytes": _WHOLE,
-                "workingSetBytes": _WHOLE,
-                "droppableBytes": _WHOLE,
-                "rssBytes": _WHOLE,
-                "pids": _WHOLE,
-                "pageFaults": _WHOLE,
-                "majorPageFaults": _WHOLE,
-                "oomKills": _WHOLE,
-                "swapBytes": _MAYBE,
+                "cpuUsageUs": WHOLE,
+                "cpuThrottledUs": WHOLE,
+                "memoryBytes": WHOLE,
+                "workingSetBytes": WHOLE,
+                "droppableBytes": WHOLE,
+                "rssBytes": WHOLE,
+                "pids": WHOLE,
+                "pageFaults": WHOLE,
+                "majorPageFaults": WHOLE,
+                "oomKills": WHOLE,
+                "swapBytes": MAYBE,
             },
-            {"stalls": _by_name(listed(_NUMBER))},
+            {"stalls": by_name(listed(NUMBER))},
         ),
         "nullable": True,
     },
-    "Setting": _object(
-        {"file": _TEXT, "asked": _TEXT, "rule": _TEXT, "reason": _TEXT},
-        {"applied": _TEXT, "isApplied": _YES_NO},
+    "Setting": object_of(
+        {"file": TEXT, "asked": TEXT, "rule": TEXT, "reason": TEXT},
+        {"applied": TEXT, "isApplied": YES_NO},
     ),
-    "Cgroup": _object(
+    "Cgroup": object_of(
         {
-            "path": _TEXT,
-            "parent": _TEXT,
-            "name": _TEXT,
-            "kind": _TEXT,
-            "qosClass": _TEXT,
+            "path": TEXT,
+            "parent": TEXT,
+            "name": TEXT,
+            "kind": TEXT,
+            "qosClass": TEXT,
             "requests": _AMOUNTS,
             "limits": _AMOUNTS,
-            "settings": listed(_ref("Setting")),
+            "settings": listed(ref("Setting")),
         },
         {
-            "figures": _ref("Figures"),
-            "pod": _TEXT,
-            "container": _TEXT,
-            "memoryQosClass": _TEXT,
-            "cpuQosClass": _TEXT,
+            "figures": ref("Figures"),
+            "pod": TEXT,
+            "container": TEXT,
+            "memoryQosClass": TEXT,
+            "cpuQosClass": TEXT,
         },
     ),
-    "View": _object(
+    "View": object_of(
         {
-            "number": _WHOLE,
-            "at": _NUMBER,
-            "node": _TEXT,
-            "cgroupVersion": _TEXT,
-            "cgroupDriver": _TEXT,
-            "profile": _TEXT,
-            "resources": _by_name(_AMOUNTS),
-            "pressure": _object(
+            "number": WHOLE,
+            "at": NUMBER,
+            "node": TEXT,
+            "cgroupVersion": TEXT,
+            "cgroupDriver": TEXT,
+            "profile": TEXT,
+            "resources": by_name(_AMOUNTS),
+            "pressure": object_of(
                 {
                     "stalls": {"type": "object", "nullable": True},
-                    "conditions": listed(_ANY),
+                    "conditions": listed(ANY),
                     "thresholds": listed(
-                        _object(
+                        object_of(
                             {
-                                "signal": _TEXT,
-                                "threshold": _TEXT,
-                                "isHard": _YES_NO,
-                                "graceSeconds": _NUMBER,
-                                "isCrossed": _YES_NO,
+                                "signal": TEXT,
+                                "threshold": TEXT,
+                                "isHard": YES_NO,
+                                "graceSeconds": NUMBER,
+                                "isCrossed": YES_NO,
                             },
-                            {"available": _WHOLE, "capacity": _WHOLE, "thresholdAmount": _WHOLE},
+                            {"available": WHOLE, "capacity": WHOLE, "thresholdAmount": WHOLE},
                         )
                     ),
                 }
             ),
-            "daemons": _by_name(_ANY),
-            "happenings": listed(_ref("Happening")),
+            "daemons": by_name(ANY),
+            "happenings": listed(ref("Happening")),
             "pods": listed(
-                _object(
+                object_of(
                     {
-                        "pod": _TEXT,
-                        "uid": _TEXT,
-                        "path": _TEXT,
-                        "phase": _TEXT,
-                        "qosClass": _TEXT,
+                        "pod": TEXT,
+                        "uid": TEXT,
+                        "path": TEXT,
+                        "phase": TEXT,
+                        "qosClass": TEXT,
                         "requests": _AMOUNTS,
                         "limits": _AMOUNTS,
-                        "storageBytes": _MAYBE,
+                        "storageBytes": MAYBE,
                     }
                 )
             ),
-            "cgroups": listed(_ref("Cgroup")),
+            "cgroups": listed(ref("Cgroup")),
         }
     ),
-    "Explanation": _object(
+    "Explanation": object_of(
         {
-            "pod": _TEXT,
-            "uid": _TEXT,
-            "phase": _TEXT,
-            "qosClass": _TEXT,
+            "pod": TEXT,
+            "uid": TEXT,
+            "phase": TEXT,
+            "qosClass": TEXT,
             "requests": _AMOUNTS,
             "limits": _AMOUNTS,
-            "cgroups": listed(_ref("Cgroup")),
+            "cgroups": listed(ref("Cgroup")),
         },
-        {"reason": _TEXT, "message": _TEXT},
+        {"reason": TEXT, "message": TEXT},
     ),
-    "Story": _object(
-        {"pod": _TEXT, "isHeld": _YES_NO},
+    "Story": object_of(
+        {"pod": TEXT, "isHeld": YES_NO},
         {
-            "phase": _TEXT,
-            "reason": _TEXT,
+            "phase": TEXT,
+            "reason": TEXT,
             "chapters": listed(
-                _object(
-                    {"at": _NUMBER, "reason": _TEXT},
-                    {"message": _TEXT, "type": _TEXT, "stayed": listed(_ANY)},
+                object_of(
+                    {"at": NUMBER, "reason": TEXT},
+                    {"message": TEXT, "type": TEXT, "stayed": listed(ANY)},
                 )
             ),
         },
     ),
-    # Kubernetes' stats/v1alpha1
-    "CPUStats": _object(
-        {"time": _TIME}, {"usageNanoCores": _WHOLE, "usageCoreNanoSeconds": _WHOLE, "psi": _PSI}
-    ),
-    "MemoryStats": _object(
-        {"time": _TIME},
-        {
-            "availableBytes": _WHOLE,
-            "usageBytes": _WHOLE,
-            "workingSetBytes": _WHOLE,
-            "rssBytes": _WHOLE,
-            "pageFaults": _WHOLE,
-            "majorPageFaults": _WHOLE,
-            "psi": _PSI,
-        },
-    ),
-    "SwapStats": _object({"time": _TIME}, {"swapAvailableBytes": _WHOLE, "swapUsageBytes": _WHOLE}),
-    "IOStats": _object({"time": _TIME}, {"psi": _PSI}),
-    "FsStats": _object(
-        {"time": _TIME},
-        {
-            "availableBytes": _WHOLE,
-            "capacityBytes": _WHOLE,
-            "usedBytes": _WHOLE,
-            "inodesFree": _WHOLE,
-            "inodes": _WHOLE,
-            "inodesUsed": _WHOLE,
-        },
-    ),
-    "ContainerStats": _object(
-        {"name": _TEXT, "startTime": _TIME},
-        {
-            "cpu": _ref("CPUStats"),
-            "memory": _ref("MemoryStats"),
-            "io": _ref("IOStats"),
-            "swap": _ref("SwapStats"),
-            "rootfs": _ref("FsStats"),
-            "logs": _ref("FsStats"),
-        },
-    ),
-    "PodStats": _object(
-        {
-            "podRef": _object({"name": _TEXT, "namespace": _TEXT, "uid": _TEXT}),
-            "startTime": _TIME,
-            "containers": listed(_ref("ContainerStats")),
-        },
-        {
-            "cpu": _ref("CPUStats"),
-            "memory": _ref("MemoryStats"),
-            "io": _ref("IOStats"),
-            "swap": _ref("SwapStats"),
-            "volume": listed(_ref("FsStats")),
-            "ephemeral-storage": _ref("FsStats"),
-            "process_stats": _object({}, {"process_count": _WHOLE}),
-        },
-    ),
-    "NodeStats": _object(
-        {"nodeName": _TEXT, "startTime": _TIME},
-        {
-            "systemContainers": listed(_ref("ContainerStats")),
-            "cpu": _ref("CPUStats"),
-            "memory": _ref("MemoryStats"),
-            "io": _ref("IOStats"),
-            "swap": _ref("SwapStats"),
-            "network": _object({"time": _TIME}, {"name": _TEXT, "interfaces": listed(_ANY)}),
-            "fs": _ref("FsStats"),
-            "runtime": _object({}, {"imageFs": _ref("FsStats"), "containerFs": _ref("FsStats")}),
-            "rlimit": _object({"time": _TIME}, {"maxpid": _WHOLE, "curproc": _WHOLE}),
-        },
-    ),
-    "Images": _object(
+    "Images": object_of(
         {
             "images": listed(
-                _object(
-                    {"id": _TEXT, "names": listed(_TEXT), "sizeBytes": _WHOLE, "isInUse": {"type": "boolean"}}
+                object_of(
+                    {"id": TEXT, "names": listed(TEXT), "sizeBytes": WHOLE, "isInUse": {"type": "boolean"}}
                 )
             ),
-            "pulls": listed(_object({"image": _TEXT, "receivedBytes": _WHOLE, "seconds": _NUMBER})),
+            "pulls": listed(object_of({"image": TEXT, "receivedBytes": WHOLE, "seconds": NUMBER})),
         }
     ),
-    "Summary": _object({"node": _ref("NodeStats"), "pods": listed(_ref("PodStats"))}),
+    **SUMMARY_SCHEMAS,
 }
