@@ -6,7 +6,8 @@ from typing import Any
 
 import h11
 
-from evenkeel.server.channels import PROTOCOLS, Part
+from evenkeel.runtime.sessions import Part
+from evenkeel.server.channels import PROTOCOLS
 from evenkeel.server.websocket import WebSocket
 from tests.fuzz.mutation import mutated, seeds
 

@@ -31,6 +31,15 @@ class Streams(NamedTuple):
     terminal: bool = False
 
 
+class Part(NamedTuple):
+    """A part of a message of a client or to it, on one of the channels of its connection. A long message comes in
+    several parts."""
+
+    channel: int
+    data: bytes
+    is_last: bool
+
+
 class SessionEnd(NamedTuple):
     """How a session ended. A `problem` is a sentence: the command could not be executed, or its end is not known."""
 

@@ -5,7 +5,6 @@ standard input; version 4 cannot do that. The last message is the end of the ses
 """
 
 import json
-from typing import NamedTuple
 
 from evenkeel.runtime.sessions import SessionEnd
 
@@ -18,14 +17,6 @@ DATA, DATA_ERROR = 0, 1
 _NON_ZERO = "NonZeroExitCode"
 _EXIT_CODE = "ExitCode"
 _MOST_SIZE = 0xFFFF
-
-
-class Part(NamedTuple):
-    """A part of a message. A long message comes in several parts."""
-
-    channel: int
-    data: bytes
-    is_last: bool
 
 
 def status_of(end: SessionEnd) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Protocol
 
-from evenkeel.runtime.sessions import Session, SessionEnd, readable, writable
+from evenkeel.runtime.sessions import Part, Session, SessionEnd, readable, writable
 from evenkeel.server.channels import (
     CLOSE,
     ERROR,
@@ -19,7 +19,6 @@ from evenkeel.server.channels import (
     STDERR,
     STDIN,
     STDOUT,
-    Part,
     size_of,
     status_of,
 )

@@ -1,24 +1,16 @@
-"""A WebSocket on a connection that began as HTTP. wsproto speaks the protocol; this module moves the bytes.
-
-A client that does not read is waited for: `send` returns when the client has taken what came before. A client that
-sends faster than its messages are taken is not read. While nobody reads, the client's end is still noticed.
-"""
+"""A WebSocket on a connection that began as HTTP. While nobody reads, the client's end is still noticed."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import h11
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request, TextMessage
+from wsproto.events import AcceptConnection, Request
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from evenkeel.runtime.sessions import hung_up
-from evenkeel.server.channels import Part
+from evenkeel.runtime.sessions import Part, hung_up
+from evenkeel.runtime.websocket_channels import NORMAL, PROTOCOL_ERROR, WebSocketChannels
 from evenkeel.server.http import Refused
-
-_READ_BYTES = 32 * 1024
-_CLOSE_SECONDS = 5.0
-_NORMAL, _PROTOCOL_ERROR = 1000, 1002
 
 
 class WebSocket:
@@ -48,57 +40,32 @@ class WebSocket:
                 hint=f"there are {', '.join(protocols)}",
             )
         self.protocol = chosen
-        self._sending = asyncio.Lock()
-        self._reader: asyncio.StreamReader | None = None
+        self._channels: WebSocketChannels | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     async def accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: bytes
     ) -> None:
         """Takes over the connection. `received` was read after the request."""
-        self._reader, self._writer = reader, writer
-        # Everything is with the client before `drain` returns: nothing piles up here.
-        writer.transport.set_write_buffer_limits(high=0)
-        await self._write(self._wire.send(AcceptConnection(subprotocol=self.protocol)))
+        self._channels = WebSocketChannels(self._wire, reader, writer)
+        self._writer = writer
+        await self._channels.send_event(AcceptConnection(subprotocol=self.protocol))
         if received:
             self._wire.receive_data(received)
 
     async def send(self, channel: int, data: bytes = b"") -> None:
         """Returns when the client has taken it. Raises OSError when the client is gone."""
-        async with self._sending:
-            try:
-                frame = self._wire.send(BytesMessage(data=bytes((channel,)) + data))
-            except LocalProtocolError:
-                raise ConnectionResetError from None  # the client has closed the WebSocket
-            await self._write(frame)
+        assert self._channels is not None
+        await self._channels.send(channel, data)
 
     async def parts(self) -> AsyncIterator[Part]:
         """The client's messages, until it closes the WebSocket or is gone."""
-        assert self._reader is not None
-        channel = -1  # of the message that has begun
-        while True:
-            for event in self._wire.events():
-                if isinstance(event, BytesMessage | TextMessage):
-                    data = event.data.encode() if isinstance(event.data, str) else bytes(event.data)
-                    if channel < 0 and data:
-                        channel, data = data[0], data[1:]
-                    is_last = event.message_finished
-                    if channel >= 0:
-                        yield Part(channel, data, is_last)
-                    if is_last:
-                        channel = -1
-                elif isinstance(event, Ping):
-                    async with self._sending:
-                        await self._write(self._wire.send(event.response()))
-                elif isinstance(event, CloseConnection):
-                    return
-            try:
-                received = await self._reader.read(_READ_BYTES)
-            except OSError:
-                return
-            if not received:
-                return
-            self._wire.receive_data(received)
+        assert self._channels is not None
+        try:
+            async for part in self._channels.parts():
+                yield part
+        except OSError:
+            return
 
     async def client_gone(self) -> None:
         """Returns when the client's end of the connection is closed, read or unread."""
@@ -107,14 +74,5 @@ class WebSocket:
 
     async def close(self, *, is_orderly: bool = True) -> None:
         """Says that this was the end, if the client still listens."""
-        try:
-            async with asyncio.timeout(_CLOSE_SECONDS), self._sending:
-                frame = self._wire.send(CloseConnection(code=_NORMAL if is_orderly else _PROTOCOL_ERROR))
-                await self._write(frame)
-        except (LocalProtocolError, OSError, TimeoutError):
-            pass
-
-    async def _write(self, data: bytes) -> None:
-        assert self._writer is not None
-        self._writer.write(data)
-        await self._writer.drain()
+        assert self._channels is not None
+        await self._channels.say_end(NORMAL if is_orderly else PROTOCOL_ERROR)

@@ -10,14 +10,13 @@ pipes are between.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, RejectConnection, Request
-from wsproto.utilities import LocalProtocolError, ProtocolError
+from wsproto.events import AcceptConnection, RejectConnection, Request
+from wsproto.utilities import ProtocolError
 
 from evenkeel.api.container import Container
 from evenkeel.errors import reason
@@ -32,10 +31,10 @@ from evenkeel.runtime.sessions import (
     readable,
     writable,
 )
+from evenkeel.runtime.websocket_channels import READ_BYTES, WebSocketChannels
 
 _PROTOCOL = "v4.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE = range(5)
-_READ_BYTES = 32 * 1024
 _MOST_STATUS_BYTES = 64 * 1024
 _OPEN_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
@@ -131,7 +130,7 @@ class CriAttachedSession(BaseSession):
         with suppress(OSError):  # the runtime takes no more
             while True:
                 try:
-                    chunk = os.read(source, _READ_BYTES)
+                    chunk = os.read(source, READ_BYTES)
                 except BlockingIOError:
                     await readable(source)
                     continue
@@ -144,7 +143,7 @@ class CriAttachedSession(BaseSession):
     async def _take_output(self, channels: "_Channels") -> None:
         status = b""
         try:
-            async for channel, data in channels.parts():
+            async for channel, data, _ in channels.parts():
                 if channel == _ERROR:
                     status = (status + data)[:_MOST_STATUS_BYTES]
                 elif channel in self._ends:
@@ -171,15 +170,8 @@ class CriAttachedSession(BaseSession):
             os.close(end)
 
 
-class _Channels:
+class _Channels(WebSocketChannels):
     """One WebSocket to the streaming server."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._wire = WSConnection(ConnectionType.CLIENT)
-        self._sending = asyncio.Lock()
-        writer.transport.set_write_buffer_limits(high=0)  # nothing piles up here
 
     @classmethod
     async def open(cls, connection: Connection, request: pb.AttachRequest) -> Self:
@@ -191,7 +183,8 @@ class _Channels:
                 f"{url.netloc}",
                 hint="let it serve plain HTTP at the loopback, which is its default",
             )
-        opened = cls(*await asyncio.open_connection(url.hostname, url.port))
+        streams = await asyncio.open_connection(url.hostname, url.port)
+        opened = cls(WSConnection(ConnectionType.CLIENT), *streams)
         try:
             await opened._shake_hands(url.netloc, url.path + (f"?{url.query}" if url.query else ""))
         except BaseException:
@@ -199,51 +192,17 @@ class _Channels:
             raise
         return opened
 
-    async def send(self, channel: int, data: bytes) -> None:
-        """Raises OSError when the server is gone."""
-        async with self._sending:
-            try:
-                frame = self._wire.send(BytesMessage(data=bytes((channel,)) + data))
-            except LocalProtocolError:
-                raise ConnectionResetError from None
-            await self._write(frame)
-
-    async def parts(self) -> AsyncIterator[tuple[int, bytes]]:
-        """The server's messages in parts, until it closes the connection. Raises OSError and ProtocolError."""
-        channel = -1  # of the message that has begun
-        while True:
-            for event in self._wire.events():
-                if isinstance(event, BytesMessage):
-                    data = bytes(event.data)
-                    if channel < 0 and data:
-                        channel, data = data[0], data[1:]
-                    if data:
-                        yield channel, data
-                    if event.message_finished:
-                        channel = -1
-                elif isinstance(event, Ping):
-                    async with self._sending:
-                        await self._write(self._wire.send(event.response()))
-                elif isinstance(event, CloseConnection):
-                    return
-            received = await self._reader.read(_READ_BYTES)
-            if not received:
-                return
-            self._wire.receive_data(received)
-
     async def close(self) -> None:
-        with suppress(OSError, TimeoutError, LocalProtocolError):
-            async with asyncio.timeout(_CLOSE_SECONDS), self._sending:
-                await self._write(self._wire.send(CloseConnection(code=1000)))
+        await self.say_end()
         self._writer.close()
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._writer.wait_closed()
 
     async def _shake_hands(self, host: str, target: str) -> None:
-        await self._write(self._wire.send(Request(host=host, target=target, subprotocols=[_PROTOCOL])))
+        await self.send_event(Request(host=host, target=target, subprotocols=[_PROTOCOL]))
         while True:
-            received = await self._reader.read(_READ_BYTES)
+            received = await self._reader.read(READ_BYTES)
             self._wire.receive_data(received or None)
             for event in self._wire.events():
                 if isinstance(event, AcceptConnection):
@@ -254,10 +213,6 @@ class _Channels:
                     )
             if not received:
                 raise ConnectionResetError
-
-    async def _write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
 
 
 def _pipe() -> tuple[int, int]:

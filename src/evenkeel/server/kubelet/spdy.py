@@ -10,8 +10,8 @@ from contextlib import aclosing, suppress
 
 import h11
 
-from evenkeel.runtime.sessions import Streams, hung_up
-from evenkeel.server.channels import CLOSE, ERROR, RESIZE, STDERR, STDIN, STDOUT, Part
+from evenkeel.runtime.sessions import Part, Streams, hung_up
+from evenkeel.server.channels import CLOSE, ERROR, RESIZE, STDERR, STDIN, STDOUT
 from evenkeel.server.http import Refused
 from evenkeel.server.kubelet.spdy_frames import (
     LARGEST_DATA_BYTES,
