@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from evenkeel.api.manifests import read_manifests
 from evenkeel.kube.client import Client
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
@@ -23,12 +24,38 @@ from evenkeel.server.kubelet.routes import NodeRoutes
 from evenkeel.server.kubelet.tls import ClientAuthority, NodeTls
 from tests.certificates import make_certificate
 from tests.cluster.authority import Authority
+from tests.fake_front import running
+from tests.fake_sessions import SessionFront
 from tests.kernel.waiting import eventually
 from tests.models.api_server import ApiServer, Asked, kubeconfig
 
 NODE = "node1"
 ALLOWED = "allowed"  # a user with all rights, and the token of one
 GOOD_TOKENS = {ALLOWED: "allowed", "poor": "poor"}
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: 0f1e2d3c-0000-4000-8000-000000000001}
+spec: {containers: [{name: app, image: host, command: [sleep, "60"]}]}
+"""
+
+
+def a_pod(name="web"):
+    return running(read_manifests(POD.replace("name: web", f"name: {name}"), "test").or_raise().pods[0])
+
+
+class NodeFront(SessionFront):
+    """Its ports are those of this machine."""
+
+    async def open_port(self, key, port):
+        self.asked.append((key, port))
+        if self.refusal is not None:
+            raise self.refusal
+        one = socket.create_connection(("127.0.0.1", port), timeout=30)
+        one.setblocking(False)
+        return one
 
 
 class Cluster:

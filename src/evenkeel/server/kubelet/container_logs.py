@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from evenkeel.server.kubelet.node_pods import NodePods
 
 _PART_BYTES = 64 << 10  # is read at a time, in a thread
 _LOOK_SECONDS = 1.0  # between two looks at whether the container has ended
-_POLL_SECONDS = 0.25  # where the kernel gives no notice
+_POLL_SECONDS = 0.25  # where the kernel gives no notice, and until there is a log
 _TRUE = ("1", "true", "True")
 _LARGEST_NUMBER = 1 << 53
 _STREAMS = {"All": "", "Stdout": "stdout", "Stderr": "stderr"}
@@ -77,16 +77,7 @@ class ContainerLogs:
             now = self._pods.present(pod)
             return now is None or attempt_is_over(now, container, number)
 
-        try:
-            log = GrowingLog(
-                path,
-                tail=options.tail_lines,
-                since_seconds=options.since_seconds,
-                is_watched=options.follow,
-            )
-        except EvenkeelError as error:
-            raise Refused(404, error.message) from None
-        return Stream(_text(log, options, is_over), "text/plain")
+        return Stream(_text(path, options, is_over), "text/plain")
 
     def _attempt(self, pod: Pod, container: str, options: LogOptions) -> int:
         """Which run of the container is meant. Raises Refused if it has no log."""
@@ -98,6 +89,8 @@ class ContainerLogs:
         back = 1 if options.previous and waiting is None else 0
         if len(known) > back:
             return known[-1 - back]
+        if status is not None and waiting is None and not options.previous and not known:
+            return status.restart_count + 1  # it has begun, and has written nothing yet
         if options.previous:
             raise Refused(400, f'previous terminated container "{container}" in pod "{meta.name}" not found')
         why = waiting.reason if waiting is not None else "ContainerCreating"
@@ -121,8 +114,11 @@ def _status(pod: Pod, container: str) -> ContainerStatus | None:
     return next((one for one in statuses if one.name == container), None)
 
 
-async def _text(log: GrowingLog, options: LogOptions, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def _text(path: str, options: LogOptions, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
     left = options.limit_bytes
+    log = await _opened(path, options, is_over)
+    if log is None:
+        return
     with closing(log):
         while True:
             was_over = not options.follow or is_over()
@@ -137,6 +133,22 @@ async def _text(log: GrowingLog, options: LogOptions, is_over: Callable[[], bool
         rest = b"".join(_parts(log.rest(), options))
         if rest:
             yield rest if left is None else rest[:left]
+
+
+async def _opened(path: str, options: LogOptions, is_over: Callable[[], bool]) -> GrowingLog | None:
+    """The log, which is made with its first line; None if the container has written nothing, or its log was removed."""
+    while True:
+        was_over = not options.follow or is_over()
+        with suppress(EvenkeelError):
+            return GrowingLog(
+                path,
+                tail=options.tail_lines,
+                since_seconds=options.since_seconds,
+                is_watched=options.follow,
+            )
+        if was_over:
+            return None
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _changed(log: GrowingLog, is_over: Callable[[], bool]) -> None:
