@@ -74,7 +74,7 @@ def test_a_pod_with_its_own_network_knows_its_own_name_and_nothing_of_the_machin
     )
     assert own_files(one) == ("hosts",)
     lines = hosts_text(one, "10.9.9.9 machine").splitlines()
-    assert lines[0] == "127.0.0.1\tlocalhost"
+    assert lines[:2] == ["# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost"]
     assert {"10.89.0.2\tweb", "fd00::2\tweb", "10.1.2.3\tdb"} <= {*lines}
     assert not [line for line in lines if "machine" in line]
 

@@ -14,7 +14,9 @@ HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
 ETC = (
     "etc"  # in the directory of an attempt of the process runtime: it has these files, and counts as its disk
 )
+# The first line is kubelet's: some programs look for it before they change the file.
 _OWN_HOSTS = """\
+# Kubernetes-managed hosts file.
 127.0.0.1\tlocalhost
 ::1\tlocalhost ip6-localhost ip6-loopback
 fe00::0\tip6-localnet
