@@ -22,6 +22,7 @@ from tests.machines.daemon import Daemon
 READY_SECONDS = 180.0
 STOPPED_SECONDS = 10.0
 MAX_PODS = 200
+CLUSTER_DNS = "10.251.0.10"
 # What kubelet demands of the kernel, and writes where it is otherwise.
 KERNEL_SETTINGS = {
     "vm/overcommit_memory": 1,
@@ -88,6 +89,9 @@ def _configuration(plane: ControlPlane, directory: Path, root: Cgroup, container
         "cgroupRoot": f"/{root.paths()[0].name}",
         "failCgroupV1": False,
         "failSwapOn": False,
+        # Without one it tells each pod again and again, by events, that there is none.
+        "clusterDNS": [CLUSTER_DNS],
+        "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": containerd.endpoint,
         "maxPods": MAX_PODS,
         "podLogsDir": str(directory / "logs"),

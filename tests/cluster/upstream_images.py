@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.cluster.authority import Authority
 from tests.cluster.binaries import end_to_end_programs
 from tests.machines.container_images import Entry, archive, busybox
 from tests.machines.packages import unpacked
@@ -56,13 +57,17 @@ def images(directory: Path) -> dict[str, Path]:
         check=True,
     ).stdout.split()
     # Some tests look for variables whose names busybox's shell drops.
-    shell = Entry("bin/sh", (unpacked("bash-static") / "bin/bash-static").read_bytes())
+    bash = (unpacked("bash-static") / "bin/bash-static").read_bytes()
+    shells = [Entry("bin/sh", bash), Entry("bin/bash", link="sh")]
+    # Of agnhost's servers with TLS; hooks and probes do not check it.
+    pair = Authority(directory / "keys").server("localhost", "DNS:localhost")
+    certificate = [Entry(path.name, path.read_bytes(), mode=0o644) for path in pair]
     found = {}
     for reference in sorted(set(listed)):
         name = reference.removeprefix(f"{REGISTRY}/").partition(":")[0]
         if reference.startswith(REGISTRY) and name in _MADE:
             made = _MADE[name]()
-            entries = [shell, *made.entries]
+            entries = [*shells, *certificate, *made.entries]
             path = directory / f"{reference.replace('/', '_')}.tar"
             base = [entry for entry in busybox() if entry.name not in {one.name for one in entries}]
             content = archive(
