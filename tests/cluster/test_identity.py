@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,32 @@ def test_an_expired_certificate_is_replaced_with_the_bootstrap_token(
     with make_node("expired", kubeconfig=aged(plane, (48 * HOUR, -HOUR), with_token=True)) as node:
         node.start()
         assert certificate_of(client_file(node)).node_name == "expired"
+
+
+def test_a_certificate_that_expires_while_its_successor_is_not_signed_is_replaced_with_the_token(
+    plane: ControlPlane, make_node: MakeNode
+):
+    plane.controller_manager.pause()
+    try:
+        with make_node("unsigned", kubeconfig=aged(plane, (HOUR, 30.0), with_token=True)) as node:
+            node.agent.start()
+            (asked,) = eventually(
+                lambda: requests_of(plane, "system:node:unsigned"), within_seconds=JOIN_SECONDS
+            )
+            eventually(
+                lambda: "it has expired before" in node.agent.log.read_text(), within_seconds=JOIN_SECONDS
+            )
+            plane.controller_manager.resume()
+            after = asked_at(asked)
+            eventually(
+                lambda: certificate_of(client_file(node)).not_after > after, within_seconds=JOIN_SECONDS
+            )
+    finally:
+        plane.controller_manager.resume()
+
+
+def asked_at(request: dict) -> float:
+    return datetime.fromisoformat(request["metadata"]["creationTimestamp"]).timestamp() + HOUR
 
 
 def test_without_a_token_an_expired_certificate_leaves_the_agent_to_itself(

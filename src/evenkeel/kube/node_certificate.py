@@ -151,7 +151,7 @@ class Renewal:
                 if left > 0:
                     await asyncio.sleep(min(left, _LONGEST_SLEEP_SECONDS))
                     continue
-                after = await self._renew(is_expired=present.not_after <= time.time())
+                after = await self._renew(present)
             except EvenkeelError as error:
                 if error.message != failure:
                     failure = error.message
@@ -163,9 +163,16 @@ class Renewal:
                 until = timestamp(after.not_after)
                 log.info("cluster: %s is new, and valid until %s", self._certificate.what, until)
 
-    async def _renew(self, *, is_expired: bool) -> Certificate:
-        if not is_expired or not self._bootstrap_path:
+    async def _renew(self, present: Certificate) -> Certificate:
+        left = present.not_after - time.time()
+        if not self._bootstrap_path:
             return await self._certificate.renew(self._client, self._log_request)
+        if left > 0:
+            try:
+                async with asyncio.timeout(left):
+                    return await self._certificate.renew(self._client, self._log_request)
+            except TimeoutError:
+                raise EvenkeelError("it has expired before the cluster has signed another one") from None
         if not os.path.exists(self._bootstrap_path):
             raise EvenkeelError("it has expired", hint="evenkeel join, with a new token")
         client = Client(Credentials(read_kubeconfig(self._bootstrap_path)))
