@@ -218,3 +218,17 @@ def test_a_sub_path_never_leaves_its_volume(tmp_path):
         assert (volume / "made" / "deep").is_dir()
     finally:
         os.close(descriptor)
+
+
+def test_a_directory_that_a_sub_path_makes_has_the_permissions_of_its_volume(tmp_path: Path):
+    """Whatever the agent's umask is: a container of another user is to write there."""
+    tmp_path.chmod(0o2777)
+    volume = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    before = os.umask(0o077)
+    try:
+        os.close(open_sub_path(volume, "one/two"))
+    finally:
+        os.umask(before)
+        os.close(volume)
+    assert stat.S_IMODE((tmp_path / "one" / "two").stat().st_mode) == 0o2777
+    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o2777

@@ -6,6 +6,7 @@ result is a descriptor: what is mounted is what was checked.
 
 import errno
 import os
+import stat
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
@@ -46,6 +47,8 @@ def made_below(directory: int, path: str, mode: int) -> int:
             except FileNotFoundError:
                 os.mkdir(name, mode, dir_fd=parent)
                 found = open_below(directory, part)
+                if stat.S_ISDIR(os.fstat(found).st_mode):  # a container may have put something else there
+                    os.chmod(f"/proc/self/fd/{found}", mode)  # the umask took a part of it away
             os.close(parent)
             parent = found
     except OSError:
