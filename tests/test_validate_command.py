@@ -120,3 +120,9 @@ def test_the_pods_of_a_workload_are_refused_in_one_sentence(validate):
     _, out, err = validate(f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec: {spec}\n")
     assert out == "3 pods: valid\n"
     assert err.count("the agent would refuse it") == 1
+
+
+def test_a_user_namespace_is_refused_with_the_runtime_that_has_one(validate):
+    err = validate(GOOD.replace("spec: {", "spec: {hostUsers: false, "))[2]
+    assert "spec.hostUsers: false cannot be had" in err
+    assert "containerd 2.0" in err

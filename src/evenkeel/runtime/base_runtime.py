@@ -24,7 +24,7 @@ from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, Run
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, state_paths
-from evenkeel.runtime.security import Granted
+from evenkeel.runtime.security import NO_USER_NAMESPACE, Granted
 from evenkeel.runtime.tree_removal import remove_tree
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class BaseRuntime(ABC):
         self._granted = Granted(
             host_access=config.allowed_host_access,
             no_app_armor=_no_app_armor(),
-            no_user_namespace="pods get no user namespace here; set runAsUser to a number above 0",
+            no_user_namespace=NO_USER_NAMESPACE,
         )
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._allocatable_memory_bytes = allocatable_memory_bytes or machine

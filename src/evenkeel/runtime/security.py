@@ -21,6 +21,10 @@ _KNOWN_CAPABILITIES = frozenset(map(str.upper, syscalls.CAPABILITIES))
 _ALL = "ALL"
 UNCONFINED, RUNTIME_DEFAULT, LOCALHOST = "Unconfined", "RuntimeDefault", "Localhost"
 UNMASKED = "Unmasked"  # of procMount
+NO_USER_NAMESPACE = (
+    "neither processes nor containers get a user namespace from this agent (kubelet with containerd 2.0 or later gives "
+    "one); set runAsUser to a number above 0"
+)
 # The sysctls that Kubernetes calls safe: each belongs to a namespace of the pod, and reaches nothing else.
 NETWORK_SYSCTL = "net."
 SAFE_SYSCTLS = frozenset(
