@@ -400,6 +400,8 @@ def test_a_bad_mount_is_refused(mounts, kind, field):
         ({"httpGet": {"port": 1, "scheme": "FTP"}}, "NotSupported", ".httpGet.scheme"),
         ({"httpGet": {"port": 1, "httpHeaders": [{"name": "a b"}]}}, "Invalid", ".httpGet.httpHeaders"),
         ({"tcpSocket": {"port": 65536}}, "Invalid", ".tcpSocket.port"),
+        ({"grpc": {"port": 0}}, "Invalid", ".grpc.port"),
+        ({"grpc": {"port": 1}, "tcpSocket": {"port": 1}}, "Forbidden", ".grpc"),
         ({"tcpSocket": {"port": 1}, "periodSeconds": -1}, "Invalid", ".periodSeconds"),
         ({"tcpSocket": {"port": 1}, "successThreshold": 2}, "Invalid", ".successThreshold"),
         (

@@ -50,7 +50,7 @@ async def ask_http(
     except TimeoutError:
         return Answer(False, f"GET {first.url}: no answer within {timeout_seconds:g}s")
     except (OSError, ValueError, EOFError) as error:
-        return Answer(False, f"GET {first.url}: {_reason(error)}")
+        return Answer(False, f"GET {first.url}: {reason_of(error)}")
 
 
 async def ask_tcp(
@@ -67,7 +67,7 @@ async def ask_tcp(
     except TimeoutError:
         return Answer(False, f"connecting to {host}:{port}: no answer within {timeout_seconds:g}s")
     except (OSError, ValueError) as error:
-        return Answer(False, f"connecting to {host}:{port}: {_reason(error)}")
+        return Answer(False, f"connecting to {host}:{port}: {reason_of(error)}")
     writer.transport.abort()
     return Answer(True)
 
@@ -206,7 +206,7 @@ def _no_port(port: int | str) -> Answer:
     return Answer(None, f'the container has no port called "{port}"')
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return printable(str(text))
 

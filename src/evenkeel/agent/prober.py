@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.grpc_health import ask_grpc
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.probe_requests import DEFAULT_HOST, Answer, ask_http, ask_tcp, printable
 from evenkeel.agent.step_requests import StepRequests
@@ -128,6 +129,8 @@ class Probes:
             return await ask_http(probe.http_get, container, timeout, host)
         if probe.tcp_socket is not None:
             return await ask_tcp(probe.tcp_socket, container, timeout, host)
+        if probe.grpc is not None:
+            return await ask_grpc(probe.grpc, timeout, host)
         return Answer(None, "the probe has no handler")
 
     async def _ask_command(self, attempt: Attempt, command: tuple[str, ...], timeout: float) -> Answer:

@@ -145,6 +145,11 @@ class TCPSocketAction(NamedTuple):
     host: str = ""
 
 
+class GRPCAction(NamedTuple):
+    port: Int32 = 0
+    service: str = ""
+
+
 class SleepAction(NamedTuple):
     seconds: int = 0
 
@@ -165,6 +170,7 @@ class Probe(NamedTuple):
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
     tcp_socket: TCPSocketAction | None = None
+    grpc: GRPCAction | None = None
     initial_delay_seconds: Int32 = 0
     timeout_seconds: Int32 = 0
     period_seconds: Int32 = 0

@@ -63,7 +63,7 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     },
     "V1Lifecycle": {"stopSignal": Verdict("a container is stopped with SIGTERM; leave it out")},
     "V1EnvVarSource": {"fileKeyRef": Verdict("a file of a volume is no source here; write configMapKeyRef")},
-    "V1Probe": {"grpc": Verdict("write exec, httpGet or tcpSocket instead")},
+    "V1GRPCAction": {"mode": Verdict("the probe speaks gRPC without TLS; leave it out", ("Plaintext",))},
     "V1HTTPGetAction": {"protocol": Verdict("requests are HTTP/1.1; leave it out", ("HTTP1", "HTTP/1.1"))},
     "V1ResourceRequirements": {"claims": Verdict("this node gives no devices to pods; leave it out")},
     "V1PodSecurityContext": {"seLinuxChangePolicy": NO_MEANING},

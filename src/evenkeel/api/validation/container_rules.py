@@ -36,7 +36,7 @@ _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
-_HANDLERS = "exec, httpGet or tcpSocket"
+_HANDLERS = "exec, httpGet, tcpSocket or grpc"
 
 
 def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
@@ -224,11 +224,12 @@ def _handler(probe: Probe, path: str) -> Problems:
             ("exec", probe.exec),
             ("httpGet", probe.http_get),
             ("tcpSocket", probe.tcp_socket),
+            ("grpc", probe.grpc),
         )
         if handler is not None
     ]
     if not given:
-        yield required(path, f"a probe needs one of {_HANDLERS} (grpc is not supported here)")
+        yield required(path, f"a probe needs one of {_HANDLERS}")
         return
     for extra in given[1:]:
         yield forbidden(f"{path}.{extra}", f"a probe has one handler, and {given[0]} is there already")
@@ -238,6 +239,8 @@ def _handler(probe: Probe, path: str) -> Problems:
         yield from http_get_problems(probe.http_get, f"{path}.httpGet")
     elif probe.tcp_socket is not None:
         yield from port_problems(probe.tcp_socket.port, f"{path}.tcpSocket.port")
+    elif probe.grpc is not None:
+        yield from port_problems(probe.grpc.port, f"{path}.grpc.port")
 
 
 def _times(probe: Probe, path: str) -> Problems:
