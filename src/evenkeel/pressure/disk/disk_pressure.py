@@ -24,9 +24,6 @@ from evenkeel.runtime.interface import Runtime
 
 SOURCE = "node"
 _COLLECT_SECONDS = 60.0  # how long the watch waits for a garbage collection
-# After a change of cgroups a pod is being started. The watch gets its new targets when that is done, and those of many
-# starts at once.
-_DELAY_SECONDS = 0.1
 
 
 class DiskPressure(PodObserver):
@@ -54,7 +51,6 @@ class DiskPressure(PodObserver):
         self._driver: Driver | None = None  # finds the files of cgroups
         self._watch: DiskWatch | None = None
         self._tree: Tree | None = None
-        self._giving: asyncio.TimerHandle | None = None  # the watch has not got the targets of the last tree
 
     def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -76,11 +72,11 @@ class DiskPressure(PodObserver):
             reports=_Reports(self._recorder, self._calls),
             clock=self._clock,
         )
-        self._give_targets()
+        if self._tree is not None:
+            self.cgroups_changed(self._tree)
         self._watch.start()
 
     async def close(self) -> None:
-        self._cancel_giving()
         if self._watch is not None:
             watch, self._watch = self._watch, None
             # The watch may be waiting for the loop to collect garbage, so the loop must not block here.
@@ -90,21 +86,11 @@ class DiskPressure(PodObserver):
 
     def cgroups_changed(self, tree: Tree) -> None:
         self._tree = tree
-        if self._watch is not None and self._giving is None:
-            self._giving = asyncio.get_running_loop().call_later(_DELAY_SECONDS, self._give_targets)
-
-    def _give_targets(self) -> None:
-        self._cancel_giving()
-        if self._watch is None or self._driver is None or self._tree is None:
+        if self._watch is None or self._driver is None:
             return
-        targets = watch_targets(self._tree, self._pods, self._driver, None)
+        targets = watch_targets(tree, self._pods, self._driver, None)
         pids = self._driver.files(targets.path).get("pids", "") if targets.path else ""
         self._watch.follow(DiskTargets(targets.path, targets.pods, pids.removesuffix(targets.path)))
-
-    def _cancel_giving(self) -> None:
-        if self._giving is not None:
-            self._giving.cancel()
-            self._giving = None
 
     def cleaned(self, uid: str) -> None:
         """The pod's directories and volumes are removed."""
@@ -115,8 +101,6 @@ class DiskPressure(PodObserver):
         """Measures disk and processes of the node and of every pod now."""
         if self._watch is None:
             return None
-        if self._giving is not None:
-            self._give_targets()
         return await asyncio.wrap_future(self._watch.measure())
 
     # Garbage
