@@ -15,6 +15,7 @@ from evenkeel.api.pod import (
     PodSpec,
     PodStatus,
 )
+from evenkeel.runtime.environment import hostname
 from evenkeel.runtime.network_files import hosts_text, own_files, resolv_conf_text
 
 HOST = """\
@@ -95,3 +96,12 @@ def test_a_pod_with_a_domain_knows_its_whole_name():
     spec = PodSpec(hostname="db-0", subdomain="db")
     one = Pod(metadata=ObjectMeta(name="db-0", namespace="shop"), spec=spec, status=status)
     assert "10.89.0.2\tdb-0.db.shop.svc.cluster.local\tdb-0\n" in hosts_text(one, "")
+
+
+def test_an_override_is_the_whole_name_without_a_domain():
+    status = PodStatus(host_ip="192.0.2.7", pod_ip="10.89.0.2", pod_ips=(PodIP("10.89.0.2"),))
+    spec = PodSpec(hostname="db-0", subdomain="db", hostname_override="legacy.example")
+    one = Pod(metadata=ObjectMeta(name="db-0", namespace="shop"), spec=spec, status=status)
+    assert hostname(one) == "legacy.example"
+    assert "10.89.0.2\tlegacy.example\n" in hosts_text(one, "")
+    assert "svc.cluster.local" not in hosts_text(one, "")

@@ -105,6 +105,10 @@ def test_annotations_have_a_bound():
         ({"activeDeadlineSeconds": 0}, "Invalid", "activeDeadlineSeconds"),
         ({"priorityClassName": "High"}, "Invalid", "priorityClassName"),
         ({"hostname": "a.b"}, "Invalid", "hostname"),
+        ({"hostnameOverride": ""}, "Invalid", "hostnameOverride"),
+        ({"hostnameOverride": "A"}, "Invalid", "hostnameOverride"),
+        ({"hostnameOverride": "a" * 65}, "TooLong", "hostnameOverride"),
+        ({"hostnameOverride": "a.b", "hostNetwork": True}, "Forbidden", "hostnameOverride"),
         ({"securityContext": {"runAsUser": -1}}, "Invalid", "securityContext.runAsUser"),
         ({"securityContext": {"fsGroup": 2**31}}, "Invalid", "securityContext.fsGroup"),
         (

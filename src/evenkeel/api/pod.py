@@ -211,6 +211,7 @@ class PodSpec(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
+    hostname_override: str | None = None  # the name that programs see; names of Services know `hostname` only
     subdomain: str = ""
     node_name: str = ""  # the node of the pod
     runtime_class_name: str | None = None

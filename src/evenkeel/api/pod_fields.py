@@ -52,7 +52,6 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
             NO_MEANING,
         ),
         "ephemeralContainers": Verdict("they are added to running pods; use evenkeel exec instead"),
-        "hostnameOverride": Verdict("write hostname instead"),
         "os": Verdict("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
         "resourceClaims": Verdict("this node gives no devices to pods; leave it out"),
         "schedulingGates": Verdict("no one here removes a gate, so the pod would never start; leave them out"),

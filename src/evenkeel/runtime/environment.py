@@ -181,7 +181,8 @@ def field_value(path: str, pod: Pod) -> str:
 
 def hostname(pod: Pod) -> str:
     """The host name of the pod's containers."""
-    return (pod.spec.hostname or pod.metadata.name)[:_LONGEST_HOSTNAME].rstrip("-.")
+    name = pod.spec.hostname_override or pod.spec.hostname or pod.metadata.name
+    return name[:_LONGEST_HOSTNAME].rstrip("-.")
 
 
 def wants_addresses(container: Container) -> bool:

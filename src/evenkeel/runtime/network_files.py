@@ -57,7 +57,8 @@ def hosts_text(pod: Pod, of_host: str) -> str:
 
 def _own_names(pod: Pod) -> str:
     """The pod's host name, and before it the name with its domain, as kubelet has them."""
-    name, domain = hostname(pod), pod.spec.subdomain
+    name = hostname(pod)
+    domain = pod.spec.subdomain if pod.spec.hostname_override is None else ""
     return f"{name}.{domain}.{pod.metadata.namespace}.svc.cluster.local\t{name}" if domain else name
 
 

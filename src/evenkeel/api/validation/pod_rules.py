@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from evenkeel.api.config import Profile
 from evenkeel.api.node import Node, Taint
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec, Toleration
-from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, too_long, unusable
+from evenkeel.api.problems import (
+    Problems,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    shown,
+    too_long,
+    unusable,
+)
 from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems
 from evenkeel.api.validation.name_rules import (
     dns_label,
@@ -23,6 +32,7 @@ from evenkeel.api.validation.security_rules import pod_security
 from evenkeel.api.validation.volume_rules import check_volumes
 
 _GREATEST_INT32 = 2**31 - 1
+_LONGEST_HOSTNAME = 64
 _LONGEST_ANNOTATIONS_BYTES = 256 * 1024
 _MIRROR = "kubernetes.io/config.mirror"
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -117,6 +127,8 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
         yield from _name("spec.nodeName", spec.node_name, dns_subdomain)
     if spec.hostname:
         yield from _name("spec.hostname", spec.hostname, dns_label)
+    if spec.hostname_override is not None:
+        yield from _hostname_override(spec.hostname_override, spec)
     if spec.service_account_name:
         yield from _name("spec.serviceAccountName", spec.service_account_name, dns_subdomain)
     if spec.runtime_class_name is not None:
@@ -127,6 +139,17 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
     yield from pod_security(spec)
     for index, toleration in enumerate(spec.tolerations):
         yield from _toleration(toleration, f"spec.tolerations[{index}]")
+
+
+def _hostname_override(name: str, spec: PodSpec) -> Problems:
+    path = "spec.hostnameOverride"
+    if spec.host_network:
+        yield forbidden(path, "with hostNetwork: true the pod has the name of the machine: leave it out")
+    if len(name) > _LONGEST_HOSTNAME:
+        yield too_long(
+            path, f"{shown(name)} has {len(name)} characters, and a host name {_LONGEST_HOSTNAME} at most"
+        )
+    yield from _name(path, name, dns_subdomain)
 
 
 def _toleration(toleration: Toleration, path: str) -> Problems:
