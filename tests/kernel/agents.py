@@ -299,11 +299,11 @@ def up(request: pytest.FixtureRequest, cgroup_root: Cgroup, tmp_path: Path) -> I
             agent.close()
 
 
-def with_host_path(one: dict[str, Any], *paths: Path) -> dict[str, Any]:
-    """A pod that sees directories of the host under their own names."""
+def with_host_path(one: dict[str, Any], *paths: Path, at: str = "") -> dict[str, Any]:
+    """A pod that sees directories of the host under their own names, or one of them at `at`."""
     names = {f"host{number}": str(path) for number, path in enumerate(paths)}
     volumes = [{"name": name, "hostPath": {"path": path}} for name, path in names.items()]
-    mounts = [{"name": name, "mountPath": path} for name, path in names.items()]
+    mounts = [{"name": name, "mountPath": at or path} for name, path in names.items()]
     one["spec"].setdefault("volumes", []).extend(volumes)
     for container in (*one["spec"].get("initContainers", ()), *one["spec"]["containers"]):
         container.setdefault("volumeMounts", []).extend(mounts)

@@ -26,6 +26,7 @@ PACKAGES = (
     "python3",
     "runc",
     "systemd",
+    "tzdata",
 )
 OPTIONS = (
     "--variant=essential",
