@@ -62,3 +62,8 @@ def test_children_are_those_of_one_cgroup_alone(tmp_path: Path):
 def test_a_file_that_may_not_be_read_is_an_error_and_not_a_cgroup_that_is_gone(tmp_path: Path):
     with pytest.raises(IsADirectoryError):
         content(tmp_path)
+
+
+def test_a_process_that_is_being_released_is_not_taken_for_process_0(tmp_path: Path):
+    (tmp_path / "cgroup.procs").write_text("12\n0\n345\n")
+    assert processes_in(tmp_path) == [12, 345]
