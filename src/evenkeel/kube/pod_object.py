@@ -16,11 +16,11 @@ from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.problems import Problems, unusable
 from evenkeel.api.validation import validate_pod
 from evenkeel.kube.client import Json, path_of
+from evenkeel.policy.admission import NOT_HONOURED
 
 FAILED, SUCCEEDED, PENDING = "Failed", "Succeeded", "Pending"
 TERMINAL = (FAILED, SUCCEEDED)
 MIRROR = "kubernetes.io/config.mirror"
-_NOT_HONOURED = "NotHonoured"
 _TERMINATION_MESSAGES_BYTES = 12 << 10  # of all containers of a pod
 _REJECTED = "Pod was rejected: "
 # What the status of a container has here, and Kubernetes does not know.
@@ -162,7 +162,7 @@ def _apply_gates(status: Json, value: Json) -> None:
 def not_honoured_status(value: Json, message: str) -> Json:
     """The status of a pod that this node cannot run. It stays pending: a controller that saw it fail would make another
     one at once, and so on."""
-    status: Json = {"phase": PENDING, "reason": _NOT_HONOURED, "message": message}
+    status: Json = {"phase": PENDING, "reason": NOT_HONOURED, "message": message}
     if generation := value["metadata"].get("generation"):
         status["observedGeneration"] = generation
     return status

@@ -11,6 +11,7 @@ from evenkeel.policy.amounts import resource_text
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.quantity import ZERO, Quantity
 
+NOT_HONOURED = "NotHonoured"  # the reason of a pod whose fields this node cannot honour
 _ONE_POD: ResourceList = {PODS: Quantity.of(1)}
 
 

@@ -1,12 +1,10 @@
 """Checks of a manifest: the fields of a pod that no container runtime can honour as this node uses it. Pure."""
 
 from evenkeel.api.pod import Pod
-from evenkeel.policy.admission import Refusal
+from evenkeel.policy.admission import NOT_HONOURED, Refusal
 from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.security import Granted
-
-_REASON = "NotHonoured"
 
 
 def refusal(pod: Pod, granted: Granted) -> Refusal | None:
@@ -14,14 +12,14 @@ def refusal(pod: Pod, granted: Granted) -> Refusal | None:
     for field, container in pod.spec.container_fields:
         wrong = _image_refusal(container.image)
         if wrong:
-            return Refusal(_REASON, f"{field}.image: {wrong}")
+            return Refusal(NOT_HONOURED, f"{field}.image: {wrong}")
         wrong = environment.refusal(pod, container)
         if wrong:
-            return Refusal(_REASON, f"{field}.{wrong}")
+            return Refusal(NOT_HONOURED, f"{field}.{wrong}")
     context = pod.spec.security_context
     if context is not None and context.supplemental_groups_policy == "Strict":
         return Refusal(
-            _REASON,
+            NOT_HONOURED,
             "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
             "add the groups of the image: write Merge, or leave it out",
         )
@@ -29,7 +27,7 @@ def refusal(pod: Pod, granted: Granted) -> Refusal | None:
         has_own_network=not pod.spec.host_network, has_handlers=True, has_se_linux=True
     )
     wrong = volumes.refusal(pod) or security.refusal(pod, granted)
-    return Refusal(_REASON, wrong) if wrong else None
+    return Refusal(NOT_HONOURED, wrong) if wrong else None
 
 
 def _image_refusal(image: str) -> str:

@@ -9,14 +9,12 @@ from typing import NamedTuple
 from evenkeel.api.container import Container
 from evenkeel.api.data_objects import takes_secrets
 from evenkeel.api.pod import Pod
-from evenkeel.policy.admission import Refusal
+from evenkeel.policy.admission import NOT_HONOURED, Refusal
 from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.environment import groups, identity
 from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.process import process_images
 from evenkeel.runtime.security import Granted
-
-REASON = "NotHonoured"
 
 
 class Powers(NamedTuple):
@@ -43,34 +41,34 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
     for field, container in pod.spec.container_fields:
         wrong = process_images.refusal(container.image)
         if wrong:
-            return Refusal(REASON, f"{field}.image: {wrong}")
+            return Refusal(NOT_HONOURED, f"{field}.image: {wrong}")
         if not container.command and not is_of_registry(container.image):
             return Refusal(
-                REASON,
+                NOT_HONOURED,
                 f"{field}.command: missing, and image {container.image} has no program of its own: write the "
                 'program and its arguments, such as ["sleep", "60"]',
             )
         wrong = environment.refusal(pod, container)
         if wrong:
-            return Refusal(REASON, f"{field}.{wrong}")
+            return Refusal(NOT_HONOURED, f"{field}.{wrong}")
         if not powers.is_root and takes_secrets(container):
             return Refusal(
-                REASON,
+                NOT_HONOURED,
                 f"{field}: it takes variables from a Secret, whose values are kept in memory, and only root can mount "
                 "memory: run the agent as root",
             )
         wrong = _user(pod, container, powers)
         if wrong:
-            return Refusal(REASON, f"{field}.securityContext: {wrong}")
+            return Refusal(NOT_HONOURED, f"{field}.securityContext: {wrong}")
         if not powers.has_namespaces and container.image != process_images.HOST:
             return Refusal(
-                REASON,
+                NOT_HONOURED,
                 f"{field}.image: {container.image} needs a mount namespace, which the kernel does not give this "
                 "user: run the agent as root, or use image host",
             )
     if not powers.has_namespaces and pod.spec.volumes:
         return Refusal(
-            REASON,
+            NOT_HONOURED,
             "spec.volumes: volumes need a mount namespace, which the kernel does not give this user: run the agent "
             "as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
         )
@@ -81,7 +79,7 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
         or _filter(pod, powers)
         or _network(pod, powers)
     )
-    return Refusal(REASON, wrong) if wrong else None
+    return Refusal(NOT_HONOURED, wrong) if wrong else None
 
 
 def users_refusal(pod: Pod, container: Container, powers: Powers, image_user: str = "") -> str:
