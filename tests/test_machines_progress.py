@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.waiting import eventually
 from tests.machines import PROJECT, reports
 from tests.machines.parts import BY_NAME, PARTS, Part
-from tests.machines.progress import Progress, Result, closing, line, table, whole_left_seconds
+from tests.machines.progress import Progress, Result, closing, line, reason_in, table, whole_left_seconds
 from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report, read
 from tests.machines.side_by_side import run_side_by_side
 
@@ -173,11 +173,12 @@ def test_what_a_part_needs_in_its_environment_is_in_the_command_too():
 
 def test_the_table_has_a_row_for_each_part_and_a_last_line_as_pytest_has():
     good = Result(progress(Ended("a", PASSED, 1), Ended("b", SKIPPED, 1), part=BY_NAME["host"]), 61.0, 0, "")
-    bad = Result(progress(Ended("a", PASSED, 1), Ended("b", FAILED, 1)), 754.0, 1, "")
+    bad = Result(progress(Ended("a", PASSED, 1), Ended("b", FAILED, 1, "E   assert 1 == 2")), 754.0, 1, "")
     assert table([good, bad], 815.5).splitlines() == [
         "machine    passed  failed  skipped   time  verdict",
         "host            1       0        1   1:01  passed",
         "v2-agents       1       1        0  12:34  failed",
+        "FAILED v2-agents b: assert 1 == 2",
         "2 passed, 1 failed, 1 skipped in 815.50s (0:13:35)",
     ]
 
@@ -185,6 +186,29 @@ def test_the_table_has_a_row_for_each_part_and_a_last_line_as_pytest_has():
 def test_a_machine_that_ended_before_its_tests_is_named_in_the_last_line():
     dead = Result(progress(Ended("a", PASSED, 1), Began("b")), 10.0, 125, "ended within b")
     assert closing([dead], 10.0) == "1 passed, 1 machine ended early (v2-agents) in 10.00s (0:00:10)"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "    assert x\nE   assert 1 == 2\nE    +  where 1 = f()\n\ntest_x.py:3: AssertionError",
+            "assert 1 == 2",
+        ),
+        ("ImportError: no module x\n\n", "ImportError: no module x"),
+        ("", "no word of why"),
+    ],
+)
+def test_the_reason_of_a_failure_is_its_first_marked_line_or_its_last(text: str, reason: str):
+    assert reason_in(text) == reason
+
+
+def test_the_last_words_of_a_machine_that_died_are_below_the_table():
+    words = [f"line {number}" for number in range(30)]
+    dead = Result(progress(Began("b")), 10.0, 125, "ended within b", words)
+    shown = table([dead], 10.0).splitlines()
+    assert shown[2:4] == ["ENDED v2-agents, its last words:", "    line 18"]
+    assert shown[-2] == "    line 29"
 
 
 def scripted(**scripts: str) -> tuple[list[Part], Callable[[Part], list[str]]]:
@@ -205,11 +229,12 @@ def test_a_part_that_fails_hides_neither_the_others_nor_those_after_it(
     assert run_side_by_side(parts, command, tmp_path) == 1
     shown = capfd.readouterr().out
     assert "bad        FAILED t::bad\n    assert 0\n  again: " in shown
-    assert [row.split()[:4] for row in shown.splitlines()[-4:-1]] == [
+    assert [row.split()[:4] for row in shown.splitlines()[-5:-2]] == [
         ["bad", "0", "1", "0"],
         ["good", "1", "0", "0"],
         ["alone", "1", "0", "0"],
     ]
+    assert shown.splitlines()[-2] == "FAILED bad t::bad: assert 0"
     assert shown.splitlines()[-1].startswith("2 passed, 1 failed in ")
 
 

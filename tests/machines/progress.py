@@ -13,6 +13,8 @@ from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, En
 
 # Of what pytest says of a failure; the log of the part has all of it.
 SHOWN_LINES = 60
+# Of a machine that died, below the table; more of them are where it happened.
+LAST_WORDS = 12
 
 
 class Progress:
@@ -24,6 +26,7 @@ class Progress:
         self.began = began
         self.took_seconds: dict[str, float] = {}
         self.outcomes: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
         self._run_began = run_began
         self._expected = expected
         self._collected: int | None = None
@@ -35,8 +38,10 @@ class Progress:
                 self._collected = tests
             case Began(test):
                 self._now = test
-            case Ended(test, outcome, seconds):
+            case Ended(test, outcome, seconds, text):
                 self.outcomes[test] = outcome
+                if outcome == FAILED:
+                    self.reasons[test] = reason_in(text)
                 self.took_seconds[test] = seconds
                 self._now = ""
 
@@ -95,6 +100,13 @@ class Progress:
         return f"{_clock(now - self._run_began):>6}  {self.part.name:<10}"
 
 
+def reason_in(text: str) -> str:
+    """The line of what pytest says of a failure that says most: its first `E`, or the last one of any kind."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    marked = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
+    return (marked[:1] or lines[-1:] or ["no word of why"])[0]
+
+
 def line(
     passed_seconds: float, left_seconds: float, running: Sequence[Progress], waiting: Sequence[Part]
 ) -> str:
@@ -123,12 +135,13 @@ def whole_left_seconds(
 
 
 class Result(NamedTuple):
-    """`note` says why a part ended that has not run its tests."""
+    """`note` says why a part ended that has not run its tests, `last` are the last lines that it said then."""
 
     progress: Progress
     seconds: float
     status: int
     note: str
+    last: Sequence[str] = ()
 
     @property
     def verdict(self) -> str:
@@ -138,12 +151,24 @@ class Result(NamedTuple):
 
 
 def table(results: Sequence[Result], seconds: float) -> str:
-    """One row for each part, and a last line as pytest's own."""
+    """One row for each part, what failed and why in a line each, and a last line as pytest's own.
+
+    The end of a log is what people look at first, and at times all that they are given of it.
+    """
     rows: list[tuple[str, ...]] = [("machine", "passed", "failed", "skipped", "time", "verdict")]
     for result in results:
         counts = (str(result.progress.count(outcome)) for outcome in (PASSED, FAILED, SKIPPED))
         rows.append((result.progress.part.name, *counts, _clock(result.seconds), result.verdict))
-    return "\n".join([*aligned(rows, right=range(1, 5)), closing(results, seconds)])
+    failures = [line for result in results for line in failures_of(result)]
+    return "\n".join([*aligned(rows, right=range(1, 5)), *failures, closing(results, seconds)])
+
+
+def failures_of(result: Result) -> list[str]:
+    """`FAILED v2-agents tests/kernel/test_x.py::test_y: assert 1 == 2`; of a machine that died, its last words."""
+    name = result.progress.part.name
+    tests = [f"FAILED {name} {test}: {reason}" for test, reason in result.progress.reasons.items()]
+    words = [f"    {line}" for line in result.last[-LAST_WORDS:]]
+    return [*tests, *([f"ENDED {name}, its last words:", *words] if words else [])]
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:

@@ -157,7 +157,7 @@ class _Run:
         if status and note:
             lines += [f"    {line}" for line in last]
         print("\n".join(lines), flush=True)
-        return Result(progress, now - progress.began, status, note)
+        return Result(progress, now - progress.began, status, note, last if status and note else ())
 
     def _last_seconds(self, part: Part) -> dict[str, float]:
         with contextlib.suppress(OSError, ValueError):
