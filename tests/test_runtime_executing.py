@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor.child_reports import SharedReport
 from evenkeel.runtime.process.supervisor.event_loop import Loop
-from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands, SharedReport, _Execution
+from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands, _Execution
 from evenkeel.runtime.process.supervisor_connection import sealed_program
 
 FIRST, SECOND = 41, 4242

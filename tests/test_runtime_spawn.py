@@ -7,7 +7,7 @@ import pytest
 
 from evenkeel.cgroup.tree import Version
 from evenkeel.runtime.process.launch import entrances
-from evenkeel.runtime.process.supervisor import program, spawn
+from evenkeel.runtime.process.supervisor import child_reports, program
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.plan import Plan, plan_from
 
@@ -46,8 +46,10 @@ def test_a_child_enters_v1_by_its_one_thread_and_v2_as_a_process():
 
 def test_a_report_tells_notes_errors_and_that_the_program_was_executed():
     lines = [b'{"note": "n1"}', b"rubbish", b'{"error": "e", "hint": "h"}', b"exec", b""]
-    assert spawn.read_report(b"\n".join(lines)) == spawn.Report("e", "h", ("n1",), is_executed=True)
-    assert spawn.read_report(b"") == spawn.Report("", "", (), is_executed=False)
+    assert child_reports.read_report(b"\n".join(lines)) == child_reports.Report(
+        "e", "h", ("n1",), is_executed=True
+    )
+    assert child_reports.read_report(b"") == child_reports.Report("", "", (), is_executed=False)
 
 
 def test_a_user_is_looked_up_in_the_containers_own_files():

@@ -17,7 +17,7 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.log_relay import LogLimits, LogRelay
 from evenkeel.runtime.paths import TERMINATION_LOG, AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
-from evenkeel.runtime.process.supervisor import spawn
+from evenkeel.runtime.process.supervisor import child_reports
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
 from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
@@ -62,7 +62,9 @@ class SupervisedContainer:
         self.report: socket.socket | None = None  # the child reports through it during its set-up
         self.log = -1  # its termination log, read when it has ended
         self.said = b""
-        self.failed: spawn.Report | None = None  # why the set-up failed; kept until its process is gone
+        self.failed: child_reports.Report | None = (
+            None  # why the set-up failed; kept until its process is gone
+        )
         self.overdue: Timer | None = None
         self.answers: list[Answer] = []
         self.pidfd = -1  # only of an adopted container

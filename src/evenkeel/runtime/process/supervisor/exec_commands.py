@@ -10,12 +10,9 @@ user, capabilities and filter are the command's. It is not dumpable. Its only re
 through memory that it shares with the supervisor, not through a descriptor.
 """
 
-import ctypes
 import fcntl
-import mmap
 import os
 import signal
-import sys
 import termios
 from contextlib import suppress
 from functools import partial
@@ -23,8 +20,9 @@ from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, spawn
 from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContainer
+from evenkeel.runtime.process.supervisor.child_reports import SharedReport
 from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
 from evenkeel.runtime.process.supervisor.streams import give_to
 from evenkeel.runtime.procfs import start_ticks
@@ -40,35 +38,6 @@ _NAMESPACES = (
     ("cgroup", syscalls.CLONE_NEWCGROUP),
     ("mnt", syscalls.CLONE_NEWNS),  # the last one: with it, root and working directory are the container's
 )
-_NUMBER_BYTES = 4  # the size in which the kernel writes a process's number
-
-
-class SharedReport:
-    """The report of a command's two processes to the supervisor, in a page of memory that all three share."""
-
-    def __init__(self) -> None:
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)
-        self._page.seek(_NUMBER_BYTES)
-
-    @property
-    def second(self) -> int:
-        """The number of the second process; 0 if it does not exist yet."""
-        return int.from_bytes(self._page[:_NUMBER_BYTES], sys.byteorder)
-
-    @property
-    def said(self) -> bytes:
-        return self._page[_NUMBER_BYTES:].rstrip(b"\0")
-
-    def number_at(self) -> int:
-        """Returns the address to which the kernel writes the number of the second process."""
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._page))
-
-    def say(self, line: bytes) -> None:
-        room = len(self._page) - self._page.tell()
-        self._page.write(line[:room])
-
-    def close(self) -> None:
-        self._page.close()
 
 
 class _Execution:
@@ -154,7 +123,7 @@ class ExecCommands:
         if execution.overdue is not None:
             execution.overdue.cancel()
         self._close_output(execution)
-        said = spawn.read_report(execution.report.said)
+        said = child_reports.read_report(execution.report.said)
         execution.report.close()
         if said.error:
             self._answer(execution, error=said.error, hint=said.hint)
@@ -231,7 +200,7 @@ def be_first(
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             spawn.execute(program, report.say)
 
-    spawn.guarded(act, report.say)
+    child_reports.guarded(act, report.say)
 
 
 def _open_namespaces(pid: int, ticks: int) -> list[tuple[int, int]]:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import session_processes
-from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
+from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, spawn
 from evenkeel.runtime.process.supervisor.attempt import SupervisedContainer
+from evenkeel.runtime.process.supervisor.child_reports import SharedReport
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
-from evenkeel.runtime.process.supervisor.exec_commands import SharedReport, be_first
+from evenkeel.runtime.process.supervisor.exec_commands import be_first
 from evenkeel.runtime.process.supervisor.listener import Connection
 from evenkeel.runtime.process.supervisor.terminals import open_terminal
 from evenkeel.runtime.process.supervisor_protocol import Message, session_of, words_of
@@ -171,7 +172,7 @@ class ExecSessions:
             session.kill_timer.cancel()
         if session.is_hung_up and (second := session.report.second):  # its leader has ended; others may run
             self._loop.after(_HANG_UP_SECONDS, partial(session_processes.kill_all, session.cgroup, second))
-        said = spawn.read_report(session.report.said)
+        said = child_reports.read_report(session.report.said)
         session.report.close()
         if said.error:
             session.tell("finished", error=said.error, hint=said.hint, exit_code=said.exit_code)

@@ -1,13 +1,11 @@
 """The steps of a container's first process between the fork and its program, in order.
 
 First it drops the supervisor's state, enters the container's cgroup and sets its OOM score (A17), so that all later
-steps count as the container's. Before the last step it waits for the message that it is recorded. It reports an error
-through a socket, as message and hint.
+steps count as the container's. Before the last step it waits for the message that it is recorded. Notes and errors
+go to the supervisor (`child_reports`).
 """
 
 import base64
-import gc
-import json
 import os
 import resource
 from collections.abc import Callable
@@ -18,10 +16,9 @@ from typing import NamedTuple, NoReturn
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
-from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, streams
+from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, rootfs, streams
 from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor.program import (
-    NoProgram,
     Program,
     User,
     enter_directory,
@@ -38,8 +35,6 @@ GRANTABLE_CAPABILITIES = syscalls.mask(*syscalls.GRANTABLE_CAPABILITIES)
 
 _OPEN_FILES = (1024, 524288)  # systemd's default for services
 
-ABOUT_TO_EXECUTE = b"exec"  # the last line of the report if the set-up succeeded
-
 
 class Origin(NamedTuple):
     """Settings that are the same for all children of a supervisor."""
@@ -47,16 +42,6 @@ class Origin(NamedTuple):
     namespaces: int  # the new namespaces of each child
     owner: tuple[int, int]  # the supervisor's user and group
     filter: Callable[[], Filter]  # raises NoFilter
-
-
-class Report(NamedTuple):
-    """The report of a child, up to the execution of its program or to its failure."""
-
-    error: str
-    hint: str
-    notes: tuple[str, ...]
-    is_executed: bool
-    exit_code: int = 0  # of a command that could not be executed: 126 or 127
 
 
 class Start(NamedTuple):
@@ -73,38 +58,13 @@ class Start(NamedTuple):
 
 def be_container(start: Start) -> NoReturn:
     """Runs a child up to its program. Never returns, never raises."""
-    guarded(partial(_become, start), partial(_say, start.report))
-
-
-Say = Callable[[bytes], object]  # takes a line of the report
-
-
-def _say(report: int, line: bytes) -> None:
-    with suppress(OSError):
-        os.write(report, line)
-
-
-def guarded(act: Callable[[], None], say: Say) -> NoReturn:
-    """Runs `act` and ends the process. In no case does this process return to the supervisor's loop."""
-    gc.disable()  # a collection would touch, and so copy, all memory of the supervisor
-    try:
-        act()
-    except NoProgram as error:
-        _report(say, error=error.message, hint=error.hint, exit_code=error.exit_code)
-    except EvenkeelError as error:
-        _report(say, error=error.message, hint=error.hint)
-    except BaseException as error:  # noqa: BLE001
-        why = reason(error) if isinstance(error, OSError) else repr(error)
-        _report(say, error=f"the container could not be set up: {why}")
-    finally:
-        os._exit(1)
-    raise AssertionError
+    child_reports.guarded(partial(_become, start), partial(child_reports.say_through, start.report))
 
 
 def _become(start: Start) -> None:
     plan, origin, report = start.plan, start.origin, start.report
     keep_only(start.orders, report)
-    say = partial(_say, report)
+    say = partial(child_reports.say_through, report)
     os.setsid()
     if plan.shared_namespaces & syscalls.CLONE_NEWPID:  # other containers see this process already
         syscalls.set_dumpable(is_dumpable=False)
@@ -113,7 +73,7 @@ def _become(start: Start) -> None:
     cgroup_entry.enter(start.entrances, plan.cgroup)
     note = take_oom_score(plan.oom_score_adj)
     if note:
-        _report(say, note=note)
+        child_reports.tell(say, note=note)
     if not plan.terminal:
         streams.take_pipes(start.directory, has_stdin=plan.stdin, stdin_ends=plan.stdin_once)
         streams.give_to(plan.uid)  # here: the host's files are read-only inside
@@ -269,46 +229,21 @@ def _confine_programs(profile: str) -> None:
     )
 
 
-def execute(program: Program, say: Say) -> None:
+def execute(program: Program, say: child_reports.Say) -> None:
     """Executes the program. Returns only on failure; the reason has been reported then."""
     if program.own_filter.length:
         # As late as possible: a profile may refuse everything but the program's own calls.
         syscalls.install_filter(program.own_filter.instructions, program.own_filter.length)
-    say(ABOUT_TO_EXECUTE + b"\n")
+    say(child_reports.ABOUT_TO_EXECUTE + b"\n")
     try:
         os.execve(program.path, program.argv, program.env)  # noqa: S606 a shell must not be used
     except OSError as error:
-        _report(
+        child_reports.tell(
             say,
             error=f"command {program.argv[0]!r} cannot be executed: {reason(error)}",
             hint=execution_hint(error),
             exit_code=exit_code_of(error),
         )
-
-
-def _report(say: Say, **said: str | int) -> None:
-    say(json.dumps(said).encode() + b"\n")
-
-
-def read_report(read: bytes) -> Report:
-    error = hint = ""
-    exit_code = 0
-    notes = []
-    is_executed = False
-    for line in read.splitlines():
-        if line == ABOUT_TO_EXECUTE:
-            is_executed = True
-            continue
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if "note" in said:
-            notes.append(str(said["note"]))
-        if "error" in said:
-            error, hint = str(said["error"]), str(said.get("hint", ""))
-            exit_code = int(said.get("exit_code", 0))
-    return Report(error, hint, tuple(notes), is_executed, exit_code)
 
 
 def keep_only(*descriptors: int) -> None:

@@ -19,7 +19,7 @@ from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths, attempts_of, read_json
 from evenkeel.runtime.process import supervisor_protocol
-from evenkeel.runtime.process.supervisor import cgroup_entry, rootfs, spawn
+from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, rootfs, spawn
 from evenkeel.runtime.process.supervisor.attempt import STREAMS, Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
@@ -232,7 +232,7 @@ class SupervisedContainers:
         kept.report = None
         if kept.overdue is not None:
             kept.overdue.cancel()
-        said = spawn.read_report(kept.said)
+        said = child_reports.read_report(kept.said)
         kept.said = b""
         if not said.error and said.is_executed:
             self._set_up(kept, said)
@@ -243,7 +243,7 @@ class SupervisedContainers:
             with suppress(ProcessLookupError):
                 os.kill(kept.process.pid, signal.SIGKILL)
 
-    def _set_up(self, kept: SupervisedContainer, said: spawn.Report) -> None:
+    def _set_up(self, kept: SupervisedContainer, said: child_reports.Report) -> None:
         if said.notes:
             kept.process = kept.process._replace(notes=said.notes)
             with suppress(OSError):
@@ -257,7 +257,7 @@ class SupervisedContainers:
             self._tell_exit(kept)
         self._settled(kept.key)
 
-    def _setup_failed(self, kept: SupervisedContainer, said: spawn.Report) -> None:
+    def _setup_failed(self, kept: SupervisedContainer, said: child_reports.Report) -> None:
         """Removes the rest of the attempt. Its process is gone."""
         del self._kept[kept.key]
         kept.stop_relay(self._loop)
