@@ -1,33 +1,28 @@
-"""The containers of the supervisor, from the fork to the record of how they ended.
+"""The containers of the supervisor, up to the record of how they ended. `container_setup` has their beginning.
 
 The supervisor's own containers are its children. It adopts the containers of a supervisor that was killed: it relays
 their logs and sees them end. Only the parent process can know how an adopted container ended. The parent is the
 client, or the exit status is lost.
 """
 
-import errno
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from evenkeel.errors import reason
-from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths, attempts_of, read_json
 from evenkeel.runtime.process import supervisor_protocol
-from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, rootfs, spawn
-from evenkeel.runtime.process.supervisor.attempt import STREAMS, Answer, SupervisedContainer
-from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
+from evenkeel.runtime.process.supervisor import child_reports, rootfs, spawn
+from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContainer
+from evenkeel.runtime.process.supervisor.container_setup import ContainerSetups, refused
+from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
 from evenkeel.runtime.process.supervisor.plan import Plan, read_plan
-from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
-from evenkeel.runtime.procfs import start_ticks
+from evenkeel.runtime.process.supervisor_protocol import Message
 
-_SETUP_SECONDS = 60.0  # then a set-up that hangs (on a mount of a dead server) is given up
 _RETRY_SECONDS = 1.0
 _CLIENT_SECONDS = 30.0  # the time in which the client reports how an adopted container ended
 
@@ -43,12 +38,11 @@ class SupervisedContainers:
     ) -> None:
         self._loop = loop
         self._paths = paths
-        self._origin = origin
         self._tell = tell
         self._pid_namespaces = PidNamespaces(paths, origin)
+        self._setups = ContainerSetups(loop, origin, self._pid_namespaces, self)
         self._kept: dict[AttemptKey, SupervisedContainer] = {}
         self._by_pid: dict[int, SupervisedContainer] = {}
-        self._after_setup: list[tuple[set[AttemptKey], Callable[[], None]]] = []
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -78,9 +72,11 @@ class SupervisedContainers:
             answer(error=f"there is nothing to start in {directory}")
             return
         try:
-            kept = self._spawn(key, directory, plan, spec)
+            kept = self._setups.fork(key, directory, plan, spec)
+            self._kept[key] = self._by_pid[kept.process.pid] = kept
+            self._setups.follow(kept)
         except OSError as error:
-            answer(**_refused(error))
+            answer(**refused(error))
             return
         kept.answers.append(answer)
 
@@ -105,7 +101,7 @@ class SupervisedContainers:
             done([kept.record for kept in self._kept.values() if kept.is_set_up])
 
         if setting_up:
-            self._after_setup.append((setting_up, tell))
+            self._setups.after(setting_up, tell)
         else:
             tell()
 
@@ -153,12 +149,10 @@ class SupervisedContainers:
         kept = self._by_pid.pop(pid, None)
         if kept is None:
             return False
-        kept.status = status
-        if kept.failed is not None:
-            self._setup_failed(kept, kept.failed)
-        elif not kept.is_set_up:
-            self._read_report(kept)  # the report is complete: no other process had the other end
+        if not kept.is_set_up:
+            self._setups.child_ended(kept, status)
         else:
+            kept.status = status
             self._end(kept, status)
         return True
 
@@ -167,87 +161,11 @@ class SupervisedContainers:
             kept.answers.clear()
             if kept.is_reported and kept.ended is None:
                 self._end(kept, None)
-        self._after_setup.clear()
+        self._setups.forget_callbacks()
 
-    def _spawn(
-        self, key: AttemptKey, directory: str, plan: Plan, spec: rootfs.FilesystemSpec
-    ) -> SupervisedContainer:
-        """Starts the child. If it raises OSError, there is no child."""
-        with Descriptors() as opened:
-            has_pipes = not plan.terminal
-            streams = [opened.fifo(f"{directory}/{name}") for name in STREAMS if has_pipes]
-            stdin = -1
-            if plan.stdin and has_pipes:
-                stdin = opened.fifo(f"{directory}/{supervisor_protocol.STDIN}", os.O_RDWR)
-            orders_end, orders = opened.pipe()
-            report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
-            namespaces = self._origin.namespaces & ~plan.shared_namespaces
-            within = self._pid_namespaces.entered(key[0], plan) if plan.holder_procs else nullcontext()
-            with within:
-                pid, entrances = cgroup_entry.clone_into(plan.procs, namespaces)
-                if pid == 0:
-                    spawn.be_container(
-                        spawn.Start(plan, spec, directory, entrances, self._origin, orders_end, report_end)
-                    )
-            # The child is not recorded yet. If it gets no order (also because the supervisor is killed now), it ends.
-            has_pid_namespace = bool(namespaces & syscalls.CLONE_NEWPID)
-            ticks = start_ticks(pid) or 0
-            process = ProcessFile(pid, ticks, plan.cgroup, plan.procs, time.time(), has_pid_namespace)
-            kept = SupervisedContainer(key, directory, plan, process)
-            try:
-                supervisor_protocol.write_process(directory, process)
-                os.write(orders, b"go")
-            except OSError:
-                kept.unlink_streams()
-                raise
-            if streams:
-                kept.relay_output(self._loop, *map(opened.keep, streams))
-            kept.stdin = opened.keep(stdin)
-            kept.report = socket.socket(fileno=opened.keep(report))
-            kept.report.setblocking(False)
-        self._kept[key] = self._by_pid[pid] = kept
-        self._loop.watch(kept.report.fileno(), partial(self._read_report, kept))
-        kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._setup_overdue, kept))
-        return kept
+    # Ends of set-ups (SetupObserver)
 
-    def _read_report(self, kept: SupervisedContainer) -> None:
-        assert kept.report is not None
-        try:
-            while True:
-                part, sent, _, _ = socket.recv_fds(kept.report, 65536, 1, socket.MSG_CMSG_CLOEXEC)
-                for descriptor in sent:
-                    if os.isatty(descriptor):
-                        kept.take_terminal(self._loop, descriptor)
-                    else:
-                        kept.log = descriptor
-                if not part:
-                    break
-                kept.said = (kept.said + part)[: 1 << 20]
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self._loop.unwatch(kept.report.fileno())
-        kept.report.close()
-        kept.report = None
-        if kept.overdue is not None:
-            kept.overdue.cancel()
-        said = child_reports.read_report(kept.said)
-        kept.said = b""
-        if not said.error and said.is_executed:
-            self._set_up(kept, said)
-        elif kept.status is not None:
-            self._setup_failed(kept, said)
-        else:  # the failure is reported only after the process is gone
-            kept.failed = said
-            with suppress(ProcessLookupError):
-                os.kill(kept.process.pid, signal.SIGKILL)
-
-    def _set_up(self, kept: SupervisedContainer, said: child_reports.Report) -> None:
-        if said.notes:
-            kept.process = kept.process._replace(notes=said.notes)
-            with suppress(OSError):
-                supervisor_protocol.write_process(kept.directory, kept.process)
+    def set_up(self, kept: SupervisedContainer) -> None:
         if kept.status is not None:
             self._end(kept, kept.status, tell=False)
         for answer in kept.answers:
@@ -255,37 +173,13 @@ class SupervisedContainers:
         kept.answers.clear()
         if kept.ended is not None:
             self._tell_exit(kept)
-        self._settled(kept.key)
 
-    def _setup_failed(self, kept: SupervisedContainer, said: child_reports.Report) -> None:
-        """Removes the rest of the attempt. Its process is gone."""
+    def setup_failed(self, kept: SupervisedContainer, said: child_reports.Report) -> None:
         del self._kept[kept.key]
-        kept.stop_relay(self._loop)
-        kept.close_termination_log()
-        kept.unlink_streams()
-        error, hint = said.error, said.hint
-        if not error:
-            error = "the container's process was killed while it was being set up"
-            hint = "its memory limit may be too small to start anything in it"
         self._end_pid_namespace(kept)
         for answer in kept.answers:
-            answer(error=error, hint=hint)
+            answer(error=said.error, hint=said.hint)
         kept.answers.clear()
-        self._settled(kept.key)
-
-    def _setup_overdue(self, kept: SupervisedContainer) -> None:
-        if not kept.is_set_up and kept.status is None:
-            with suppress(ProcessLookupError):
-                os.kill(kept.process.pid, signal.SIGKILL)
-
-    def _settled(self, key: AttemptKey) -> None:
-        waiting, self._after_setup = self._after_setup, []
-        for keys, callback in waiting:
-            keys.discard(key)
-            if keys:
-                self._after_setup.append((keys, callback))
-            else:
-                callback()
 
     # The end
 
@@ -352,16 +246,3 @@ class SupervisedContainers:
             self._loop.after(_RETRY_SECONDS, partial(self._write, kept))
         else:
             del self._kept[kept.key]
-
-
-def _refused(error: OSError) -> dict[str, str]:
-    hints = {
-        errno.EAGAIN: "too many processes: raise the limit of the agent's own cgroup or user (pids.max, ulimit -u)",
-        errno.EMFILE: "too many open files: raise the limit (ulimit -n) and kill the supervisor",
-        errno.ENOSPC: "the disk is full, or there are as many namespaces as /proc/sys/user/max_*_namespaces allows",
-    }
-    where = f"{error.filename}: " if error.filename else ""
-    return {
-        "error": f"the container's process cannot be made: {where}{reason(error)}",
-        "hint": hints.get(error.errno or 0, ""),
-    }
