@@ -6,31 +6,26 @@ not forgotten. The table is read again from the supervisor and from disk wheneve
 
 import asyncio
 import os
-import signal
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.container import Container
-from evenkeel.api.data_objects import NO_DATA, PodData, takes_secrets
+from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
-from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.processes import replace_placeholder
 from evenkeel.cgroup.tree import Naming, Setting
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.disk_usage import Usage
-from evenkeel.host.node_figures import host_address
 from evenkeel.policy.admission import Refusal
-from evenkeel.runtime import base_runtime, memory_mounts, security, syscalls, volumes
+from evenkeel.runtime import base_runtime, syscalls, volumes
 from evenkeel.runtime.base_runtime import BaseRuntime
-from evenkeel.runtime.environment import wants_addresses, with_addresses
 from evenkeel.runtime.interface import (
     Attempt,
     Directories,
     ExecResult,
-    Exit,
     Exited,
     Image,
     Launch,
@@ -41,19 +36,15 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.network_files import ETC, own_files
-from evenkeel.runtime.paths import every_attempt, make_directory, read_json, write_json
+from evenkeel.runtime.paths import every_attempt
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
+from evenkeel.runtime.process.attempt_ends import AttemptEnds
 from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
 from evenkeel.runtime.process.container_images import ContainerImages
-from evenkeel.runtime.process.image_config import NO_CONFIG
-from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
+from evenkeel.runtime.process.plan_writer import PlanWriter, own_addresses
 from evenkeel.runtime.process.pod_networks import PodNetworks
 from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.process_sessions import ProcessSessions
-from evenkeel.runtime.process.seccomp import Filter
-from evenkeel.runtime.process.seccomp_profiles import localhost_filter
-from evenkeel.runtime.process.supervisor.plan import PRIVATE
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
     SupervisorLost,
@@ -61,11 +52,10 @@ from evenkeel.runtime.process.supervisor_connection import (
 )
 from evenkeel.runtime.process.supervisor_link import SupervisorLink
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
-from evenkeel.runtime.procfs import MountWatch, Process, process_at
+from evenkeel.runtime.procfs import Process, process_at
 from evenkeel.runtime.sessions import Session, Streams
 
 _THREADS = 16
-_KILLED_SECONDS = 10.0  # time for the supervisor to record the end, after the cgroup was killed
 _FORGET_SECONDS = 5.0
 _EXECUTION_SLACK_SECONDS = 10.0
 
@@ -82,7 +72,6 @@ class ProcessRuntime(BaseRuntime):
         allocatable_memory_bytes: int | None = None,
     ) -> None:
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
-        self._profiles = config.seccomp_profile_root
         self._has_orphans = False  # children of a supervisor that has ended may be our children
         self._networks = PodNetworks(self._paths, config.pod_cidr)
         self._powers = process_refusals.Powers(
@@ -91,12 +80,22 @@ class ProcessRuntime(BaseRuntime):
         self._images = ContainerImages(
             self._paths, config, self._events.put_nowait, self._in_thread, self._starting.keys
         )
-        self._around: Surroundings | None = None
-        self._mounts = MountWatch()
+        self._plans = PlanWriter(
+            self._paths,
+            self._images,
+            self._networks,
+            self._host_paths,
+            self._in_thread,
+            limits=self._limits,
+            profiles=config.seccomp_profile_root,
+        )
         self._driver: Driver | None = None
         self._link = SupervisorLink(self._paths.root, self._heard, self._take_up, self._lost, self._tell_loss)
         self._daemon: Process | None = None  # the last supervisor; it may have ended
         self._known = AttemptTable()
+        self._ends = AttemptEnds(
+            self._paths, self._known, self._starting, self._killed, self._events.put_nowait, self._run_task
+        )
         self._sessions = ProcessSessions(self._link.current, self._known)
         self._early: dict[Attempt, ExitFile] = {}  # exits that arrived before the start was recorded
 
@@ -116,7 +115,7 @@ class ProcessRuntime(BaseRuntime):
         await self._link.close()
         await self._end_tasks()
         self._end_threads()
-        self._mounts.close()
+        self._plans.close()
         if self._driver is not None:
             self._driver.close()
 
@@ -133,7 +132,7 @@ class ProcessRuntime(BaseRuntime):
         return dict(self._known.records)
 
     def addresses(self, pod: Pod) -> tuple[str, ...] | None:
-        return self._networks.addresses(pod.metadata.uid) if has_own_network(pod) else None
+        return own_addresses(pod, self._networks)
 
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
         if pod.spec.volumes or has_own_network(pod):
@@ -151,8 +150,9 @@ class ProcessRuntime(BaseRuntime):
 
     async def _start(self, launch: Launch) -> Record:
         attempt = launch.attempt
+        assert self._driver is not None
         try:
-            image_id = await self._write_plan(launch)
+            image_id = await self._plans.write(launch, self._driver, self._powers)
         except StartFailed:
             raise
         except EvenkeelError as error:
@@ -176,63 +176,12 @@ class ProcessRuntime(BaseRuntime):
         if told is not None:
             self._known.note_process(attempt, told.process)
             if told.ended is not None:
-                self._note_end(attempt, told.ended)
+                self._ends.note(attempt, told.ended)
         ended = self._early.pop(attempt, None)
         if ended is not None:
-            self._note_end(attempt, ended)
+            self._ends.note(attempt, ended)
         self._leave_scope(launch)
         return self._known.records[attempt]._replace(image_id=image_id)
-
-    async def _write_plan(self, launch: Launch) -> str:
-        """Returns the image with its digest in the registry; empty if it has none."""
-        assert self._driver is not None
-        if self._around is None or self._mounts.have_changed():
-            self._around = surroundings(self._paths)
-        image_directory, stored = await self._images.root_of(launch)
-        if wants_addresses(launch.container) or has_own_network(launch.pod):
-            own = self.addresses(launch.pod)
-            launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
-        plan = plan_of(
-            launch,
-            self._paths,
-            self._powers,
-            procs=entrances(self._driver.files(launch.cgroup), self._driver.version),
-            image_directory=image_directory,
-            around=self._around,
-            limits=self._limits,
-            places=self._host_paths.places(launch.attempt.uid),
-            network=self._networks.namespace(launch.attempt.uid) if has_own_network(launch.pod) else "",
-            config=NO_CONFIG if stored is None else stored.config,
-            own_filter=await self._own_filter(launch),
-            holder_procs=self._holder_procs(launch, self._driver),
-        )
-        directory = self._paths.attempt(*launch.attempt)
-        make_directory(directory)
-        for name in own_files(launch.pod):
-            make_directory(f"{directory}/{ETC}")
-            volumes.write_network_file(f"{directory}/{ETC}/{name}", name, launch.pod)
-        written = plan._asdict()
-        if takes_secrets(launch.container):
-            # Its arguments and variables may have values of Secrets, which must not be on disk.
-            private = self._paths.private(*launch.attempt)
-            hidden = {name: written.pop(name) for name in PRIVATE}
-            written["private"] = private
-            await self._in_thread(partial(memory_mounts.write_private, private, hidden, self._paths))
-        write_json(directory, supervisor_protocol.LAUNCH, written)
-        return "" if stored is None else stored.repository_digest
-
-    def _holder_procs(self, launch: Launch, driver: Driver) -> tuple[str, ...]:
-        if not launch.pod.spec.share_process_namespace or launch.planned is None:
-            return ()
-        return entrances(driver.files(launch.planned.infrastructure.path), driver.version)
-
-    async def _own_filter(self, launch: Launch) -> Filter | None:
-        profile = security.seccomp_profile(launch.pod, launch.container)
-        if profile.type != security.LOCALHOST:
-            return None
-        return await self._in_thread(
-            partial(localhost_filter, self._profiles, profile.localhost_profile or "")
-        )
 
     def give_up(self, attempt: Attempt) -> None:
         self._images.give_up(attempt)
@@ -254,44 +203,9 @@ class ProcessRuntime(BaseRuntime):
         with closing(self._make_driver()) as driver:
             replace_placeholder(driver, process.cgroup, process.pid)
 
-    # Stopping
-
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:
         await self._start_under_way(attempt)
-        if not self._known.runs(attempt):
-            return
-        ended = self._known.end_of(attempt)
-        if grace_seconds > 0:
-            self._signal(attempt, self._stop_signal(attempt))
-            await asyncio.wait([ended], timeout=grace_seconds)
-        process = self._known.process(attempt)
-        if not ended.done() and process is not None:
-            await self._killed(process.cgroup)
-            # Its processes may be in another cgroup by now (B13). When the first process of a pid namespace is
-            # killed, all processes of the namespace end.
-            self._signal(attempt, signal.SIGKILL)
-        await asyncio.wait([ended], timeout=_KILLED_SECONDS)
-        if not ended.done() and process is not None and not supervisor_protocol.is_running(process):
-            # The process has ended. Only the supervisor knows how, and the supervisor hangs.
-            self._note_end(attempt, supervisor_protocol.unknown(process.started_at, time.time()))
-        elif not ended.done():
-            raise EvenkeelError(
-                f"container {attempt.container} was killed, and process {process.pid if process else '?'} is still "
-                "there",
-                hint="it waits for a device or a network filesystem",
-            )
-
-    def _stop_signal(self, attempt: Attempt) -> int:
-        """The image's stop signal."""
-        plan = read_json(self._paths.attempt(*attempt), supervisor_protocol.LAUNCH) or {}
-        number = plan.get("stop_signal")
-        return number if isinstance(number, int) and 0 < number < signal.NSIG else signal.SIGTERM
-
-    def _signal(self, attempt: Attempt, number: int) -> None:
-        """Sends the signal directly, because the supervisor may hang."""
-        process = self._known.process(attempt)
-        if process is not None:
-            supervisor_protocol.send_signal(process, number)
+        await self._ends.stop(attempt, grace_seconds)
 
     # Everything else
 
@@ -407,11 +321,7 @@ class ProcessRuntime(BaseRuntime):
                 if attempt not in kept:
                     await supervisor.ask("adopt", attempt=list(attempt))
             elif not self._known.has_ended(attempt):
-                self._known.note_dead(attempt, told.process)
-                if told.process.has_pid_namespace:
-                    self._end(attempt, told.ended)
-                else:
-                    await self._end_after_kill(attempt, told.process, told.ended)
+                await self._ends.note_found(attempt, told.process, told.ended)
 
     def _heard(self, message: Message) -> None:
         if self._sessions.heard(message):
@@ -422,7 +332,7 @@ class ProcessRuntime(BaseRuntime):
             if ended is not None and attempt in self._starting and attempt not in self._known:
                 self._early[attempt] = ended
             elif ended is not None:
-                self._note_end(attempt, ended)
+                self._ends.note(attempt, ended)
         elif message["event"] == "ended":
             process = self._known.process(attempt)
             status = None if process is None else supervisor_link.ended_status(process)
@@ -432,26 +342,3 @@ class ProcessRuntime(BaseRuntime):
         if self._link.connection is not None:
             with suppress(SupervisorLost):
                 await self._link.connection.ask("finish", attempt=list(attempt), status=status)
-
-    # Ends
-
-    def _note_end(self, attempt: Attempt, ended: ExitFile) -> None:
-        process = self._known.process(attempt)
-        if process is None or process.has_pid_namespace:
-            self._end(attempt, ended)
-        else:
-            self._run_task(self._end_after_kill(attempt, process, ended))
-
-    async def _end_after_kill(self, attempt: Attempt, process: ProcessFile, ended: ExitFile) -> None:
-        """Without a pid namespace, the other processes do not end with the first one. They are killed here."""
-        with suppress(CgroupError):
-            await self._killed(process.cgroup)
-        self._end(attempt, ended)
-
-    def _end(self, attempt: Attempt, ended: ExitFile) -> None:
-        """Records each exit once, and only if the container was known to run.
-
-        Other exits are in the table from the beginning.
-        """
-        if self._known.note_end(attempt, ended) and attempt not in self._starting:
-            self._events.put_nowait(Exited(attempt, Exit(*ended)))
