@@ -18,19 +18,10 @@ from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, to_tex
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from tests.models.journal_records import connection_of, named, told
+from tests.models.journal_records import connection_of, journal, named, path, told
 from tests.strategies import pod, pods
 
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "journal.db")
-
-
-@pytest.fixture
-def journal(path):
-    with Journal.open(path) as opened:
-        yield opened
+__all__ = ["journal", "path"]
 
 
 def test_what_is_committed_can_be_brought_to_the_disk(journal):

@@ -15,18 +15,7 @@ import pytest
 from evenkeel.journal import schema
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import PodState
-from tests.models.journal_records import connection_of, named
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "journal.db")
-
-
-@pytest.fixture
-def journal(path):
-    with Journal.open(path) as opened:
-        yield opened
+from tests.models.journal_records import connection_of, journal, named, path
 
 
 def refused(path, opening=Journal.open):
@@ -343,6 +332,8 @@ while True:
         journal.record("evict", {"n": number}, number, float(number))
     print(number, flush=True)
 """
+
+__all__ = ["journal", "path"]
 
 
 def test_what_was_confirmed_is_there_after_a_kill_at_any_moment_and_nothing_is_torn(path):

@@ -16,18 +16,12 @@ from tests.certificates import private
 from tests.cluster.authority import Authority
 from tests.kernel.waiting import eventually
 from tests.models.api_server import kubeconfig
-from tests.models.node_servers import ALLOWED, NodeFront, a_pod, expired, node_server
+from tests.models.node_servers import ALLOWED, expired, node
 from tests.models.spdy_client import connected, head_of
 
+__all__ = ["node"]
+
 EXEC = "/exec/default/web/app?output=1&error=1"
-
-
-@pytest.fixture
-def node(tmp_path):
-    front = NodeFront()
-    with node_server(tmp_path, front) as node:
-        node.call(front.put, a_pod())
-        yield node
 
 
 def test_a_user_whom_the_cluster_allows_it_is_answered(node):

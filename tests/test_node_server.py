@@ -10,15 +10,9 @@ import pytest
 from evenkeel.api.pod import ContainerState, ContainerStateWaiting, ContainerStatus
 from evenkeel.runtime.paths import state_paths
 from tests.kernel.waiting import eventually
-from tests.models.node_servers import ALLOWED, NodeFront, a_pod, node_server
+from tests.models.node_servers import ALLOWED, a_pod, node
 
-
-@pytest.fixture
-def node(tmp_path):
-    front = NodeFront()
-    with node_server(tmp_path, front) as node:
-        node.call(front.put, a_pod())
-        yield node
+__all__ = ["node"]
 
 
 def test_the_answers_are_those_of_kubelet(node):

@@ -10,18 +10,12 @@ import pytest
 
 from evenkeel.server.kubelet.spdy_frames import Ping
 from tests.fake_sessions import refused
-from tests.models.node_servers import ALLOWED, NodeFront, a_pod, node_server
+from tests.models.node_servers import ALLOWED, a_pod, node
 from tests.models.spdy_client import PORTS, SpdyClient
 
+__all__ = ["node"]
+
 EXEC = "/exec/default/web/app?output=1&error=1"
-
-
-@pytest.fixture
-def node(tmp_path):
-    front = NodeFront()
-    with node_server(tmp_path, front) as node:
-        node.call(front.put, a_pod())
-        yield node
 
 
 def session(node, command, *, stdin=None, more=""):

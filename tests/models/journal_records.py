@@ -1,6 +1,10 @@
-"""Pods and happenings for the journal's tests."""
+"""A journal, and pods and events for it."""
 
 import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from evenkeel.journal.records import NORMAL, Event, PodRecord
 from evenkeel.journal.store import Journal
@@ -24,6 +28,17 @@ LIFE = PodState(
     verdict=TerminalStatus("Failed", "Evicted", "too much", 3.0),
     deleted_at=0.0,
 )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "journal.db")
+
+
+@pytest.fixture
+def journal(path: str) -> Iterator[Journal]:
+    with Journal.open(path) as opened:
+        yield opened
 
 
 def named(uid, *, order=1, state=LIFE, source="api", is_admitted=True):

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from evenkeel.api.manifests import read_manifests
 from evenkeel.kube.client import Client
 from evenkeel.kube.credentials import Credentials
@@ -186,6 +188,14 @@ def node_server(directory: Path, front: Any) -> Iterator[NodeUnderTest]:
         yield node
     finally:
         node.stop()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeUnderTest]:
+    front = NodeFront()
+    with node_server(tmp_path, front) as node:
+        node.call(front.put, a_pod())
+        yield node
 
 
 def expired(authority: Authority, user: str) -> tuple[Path, Path]:

@@ -47,6 +47,12 @@ def add_namespace_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_node_name_flag(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument(
+        "--hostname-override", metavar="NAME", default="", help="the node's name (default: this machine's)"
+    )
+
+
 def default_state_directory() -> str:
     """The one of the environment; else that of the system for root, and one below the home directory for others."""
     if given := os.environ.get(VARIABLE):

@@ -5,7 +5,7 @@ import asyncio
 import shlex
 import sys
 
-from evenkeel.cli.arguments import add_state_flag
+from evenkeel.cli.arguments import add_node_name_flag, add_state_flag
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 
@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust.add_argument(
         "--certificate-authority", metavar="FILE", default="", help="the certificate authority itself, in PEM"
     )
-    parser.add_argument(
-        "--hostname-override", metavar="NAME", default="", help="the node's name (default: this machine's)"
-    )
+    add_node_name_flag(parser)
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",

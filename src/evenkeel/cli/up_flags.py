@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from evenkeel.api.config import KubeletConfiguration, flag_of
-from evenkeel.cli.arguments import add_state_flag
+from evenkeel.cli.arguments import add_node_name_flag, add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, given_fields
 from evenkeel.errors import EvenkeelError
 
@@ -81,9 +81,7 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kubeconfig", metavar="FILE", default="", help="take pods from this cluster, and report to it"
     )
-    group.add_argument(
-        "--hostname-override", metavar="NAME", default="", help="the node's name (default: this machine's)"
-    )
+    add_node_name_flag(group)
     group.add_argument(
         "--node-ip",
         metavar="ADDRESS",
