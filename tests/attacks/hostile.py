@@ -8,6 +8,7 @@ from typing import Any
 from evenkeel.cli.client import AgentRefused
 from tests.kernel.agents import READY_SECONDS, Up, pod
 from tests.kernel.conftest import MACHINE
+from tests.kernel.live_tree import content
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import ARCHIVES, TEST, container_images
 from tests.machines.programs import programs
@@ -39,7 +40,8 @@ def said(agent: Up, name: str) -> list[str]:
     uid = found["metadata"]["uid"] if found else "*"
     lines: list[str] = []
     for path in sorted((agent.state / "logs").glob(f"default_{name}_{uid}/*/*.log")):
-        lines += [entry.split(" ", 3)[3] for entry in path.read_text().splitlines() if entry.count(" ") >= 3]
+        entries = (content(path) or "").splitlines()
+        lines += [entry.split(" ", 3)[3] for entry in entries if entry.count(" ") >= 3]
     return lines
 
 

@@ -14,6 +14,7 @@ import pytest
 from evenkeel.cli.client import AgentRefused, NoAgent
 from tests.attacks.hostile import PATIENCE_SECONDS
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, first_of, is_alive, pod
+from tests.kernel.live_tree import content
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -111,8 +112,8 @@ def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
 
 def is_said_deleted(agent: Up) -> bool:
     """Whether a copy says so; or the pod is gone already, and its copy with it."""
-    copies = [path.read_text() for path in (agent.state / "copies").glob("*.json")]
-    return any('"deletedAt"' in text for text in copies) or not agent.pod("ends")
+    copies = [content(path) for path in (agent.state / "copies").glob("*.json")]
+    return any('"deletedAt"' in text for text in copies if text) or not agent.pod("ends")
 
 
 @pytest.mark.long

@@ -1,11 +1,12 @@
-"""Looking at a live cgroup tree, in which others make and remove cgroups meanwhile.
+"""Looking at a live tree, in which others make and remove things meanwhile: cgroups, or files of an agent.
 
 What is gone when it is reached is left out, as if the look had come a moment later. `Path.glob`, `rglob` and `iterdir`
-raise FileNotFoundError there, so no test calls them on a cgroup.
+raise FileNotFoundError there, so no test calls them on a cgroup, and none reads what they find below a live agent.
 """
 
 import errno
 import os
+import stat
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -26,14 +27,52 @@ def children(top: Path, name: str = "*") -> list[Path]:
     return [top / one for one in names if fnmatch(one, name)]
 
 
-def content(file: Path) -> str | None:
-    """What a file of a cgroup says, without the last newline; None if the cgroup is gone."""
+def files_below(top: Path, *, of_one_device: bool = False) -> list[Path]:
+    """Every plain file below `top`, at any depth; or those of its file system, without what is mounted there."""
+    device = _device(top)
+    found: list[Path] = []
+    for directory, names, files in os.walk(top):
+        if of_one_device:
+            names[:] = [name for name in names if _device(Path(directory, name)) == device]
+        found += [Path(directory, name) for name in files]
+    seen = ((path, status(path)) for path in found)
+    return [
+        path
+        for path, one in seen
+        if one and stat.S_ISREG(one.st_mode) and not (of_one_device and one.st_dev != device)
+    ]
+
+
+def _device(path: Path) -> int | None:
+    found = status(path)
+    return found and found.st_dev
+
+
+def status(file: Path) -> os.stat_result | None:
+    """Of the file itself, not of what it links to; None if it is gone."""
     try:
-        return file.read_text().removesuffix("\n")
+        return file.lstat()
     except OSError as error:
-        if error.errno not in GONE:
-            raise
-        return None
+        return _none_if_gone(error)
+
+
+def raw_content(file: Path) -> bytes | None:
+    """None if the file is gone."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        return _none_if_gone(error)
+
+
+def content(file: Path) -> str | None:
+    """What a file says, without the last newline; None if it, or its cgroup, is gone."""
+    text = raw_content(file)
+    return None if text is None else text.decode().removesuffix("\n")
+
+
+def _none_if_gone(error: OSError) -> None:
+    if error.errno not in GONE:
+        raise error
 
 
 def processes_in(cgroup: Path) -> list[int]:

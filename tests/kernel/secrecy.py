@@ -2,16 +2,18 @@
 whoever has not asked for the Secret itself."""
 
 import base64
-import os
 from pathlib import Path
 
 from tests.kernel.agents import Up
+from tests.kernel.live_tree import files_below, raw_content
 
 
 def assert_nowhere(agent: Up, value: str, *, pod: str, secret: str) -> None:
     """`pod` has the value from `secret`. The objects of the agent have it in base 64, for their owner alone."""
     word = value.encode()
-    assert not [path for path in _files(agent.state) if word in path.read_bytes()]
+    files = files_below(agent.state, of_one_device=True)  # not in memory, where Secrets belong
+    assert files
+    assert not [path for path in files if word in (raw_content(path) or b"")]
     assert word not in agent.log.read_bytes()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -30,15 +32,3 @@ def assert_nowhere(agent: Up, value: str, *, pod: str, secret: str) -> None:
         assert value not in shown, command
         assert base64.b64encode(word).decode() not in shown, command
     assert value not in str(agent.client.get("/view"))
-
-
-def _files(directory: Path) -> list[Path]:
-    """Every file on the disk below the directory, not those of filesystems in memory that are mounted there."""
-    device = directory.stat().st_dev
-    found = []
-    for place, names, files in os.walk(directory):
-        names[:] = [name for name in names if Path(place, name).lstat().st_dev == device]
-        paths = (Path(place, name) for name in files)
-        found += [path for path in paths if path.is_file() and not path.is_symlink()]
-    assert found
-    return found

@@ -14,6 +14,7 @@ import pytest
 from evenkeel.server.listen import connect
 from tests.kernel.agents import MakeUp, Up, first_of, is_alive, pod, processes_of, up
 from tests.kernel.conftest import MACHINE
+from tests.kernel.live_tree import status
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
@@ -286,8 +287,5 @@ def _written_bytes(pid: int) -> int:
 
 
 def _sizes(directory: Path) -> list[int]:
-    sizes = []
-    for path in directory.iterdir():
-        with suppress(FileNotFoundError):
-            sizes.append(path.stat().st_size)
-    return sizes
+    files = map(status, directory.iterdir())
+    return [file.st_size for file in files if file]

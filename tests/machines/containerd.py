@@ -164,8 +164,7 @@ class Containerd(Daemon):
     def close(self) -> None:
         """Ends it and every container, by their numbers; unmounts and removes what it kept."""
         if self.was_started:
-            with contextlib.suppress(ProcessLookupError):
-                self.resume()
+            self.resume()
             self.stop()
         sockets = self._shim_sockets()
         eventually(self._ended_shims)

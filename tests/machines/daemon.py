@@ -1,6 +1,5 @@
 """A program that runs beside a test as a process: started, stopped, paused, killed; ended by its number, with a log."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -60,17 +59,22 @@ class Daemon:
 
     def pause(self) -> None:
         """It hangs: connections are taken, nothing is answered."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def last_words(self) -> str:
         return self.log.read_text(errors="replace")[-LAST_BYTES:] if self.log.exists() else ""
 
-    def _end(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
+        """Nothing where it has ended: its number may be another's by then."""
         assert self._process is not None
         self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._signal(number)
         try:
             self._process.wait(self._stopped_seconds)
         except subprocess.TimeoutExpired:
