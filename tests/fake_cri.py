@@ -36,6 +36,7 @@ class FakeCri:
         self.unready: set[str] = set()  # sandboxes
         self.containers: dict[str, _Container] = {}
         self.keeps_tasks = False  # as containerd does, of a start that was cut off
+        self.with_user_namespaces: tuple[str, ...] = ()  # the names of its handlers
         self.systemd_cgroup = False
         self.tells_pids = True
         self.events: asyncio.Queue[pb.ContainerEventResponse] | None = (
@@ -152,6 +153,10 @@ class FakeCri:
         return pb.StatusResponse(
             status=pb.RuntimeStatus(conditions=[pb.RuntimeCondition(type="RuntimeReady", status=True)]),
             info={"config": json.dumps(config)},
+            runtime_handlers=[
+                pb.RuntimeHandler(name=name, features=pb.RuntimeHandlerFeatures(user_namespaces=True))
+                for name in self.with_user_namespaces
+            ],
         )
 
     def _ImageFsInfo(self, _: Any) -> Any:

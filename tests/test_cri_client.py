@@ -25,6 +25,8 @@ from tests.cri_launches import POD, WITHIN_SECONDS, launch, opened, runtime_at, 
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually
 
+OWN_USERS = POD.replace("spec:", "spec:\n  hostUsers: false")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _threads_end() -> Iterator[None]:
@@ -627,5 +629,38 @@ def test_a_sandbox_that_was_never_made_whole_is_removed_and_one_with_a_container
             looks = fake.counted("ListPodSandbox")
             await until(lambda: fake.counted("ListPodSandbox") > looks + 1)
             assert (list(fake.sandboxes), len(fake.running())) == ([sandbox], 1)
+
+    story(tell)
+
+
+def test_a_runtime_without_user_namespaces_gets_no_pod_that_needs_one(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.with_user_namespaces = ("other",)
+        async with opened(fake, directory) as runtime:
+            asked = launch(1, OWN_USERS)
+            refused = runtime.refusal(asked.pod)
+            assert refused is not None
+            assert "spec.hostUsers: false cannot be had: fake 1 does not say" in refused.message
+            assert runtime.refusal(launch().pod) is None
+            await runtime.prepare(asked.pod)
+            # An agent with another runtime has accepted it.
+            with pytest.raises(StartFailed, match="user namespaces"):
+                await runtime.start(asked)
+            assert not fake.sandboxes
+
+    story(tell)
+
+
+def test_a_runtime_with_user_namespaces_gets_the_users_of_the_pod(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.with_user_namespaces = ("",)
+        async with opened(fake, directory) as runtime:
+            asked = launch(1, OWN_USERS)
+            assert runtime.refusal(asked.pod) is None
+            await runtime.prepare(asked.pod)
+            await runtime.start(asked)
+            (sandbox,) = fake.sandboxes.values()
+            (users,) = sandbox.linux.security_context.namespace_options.userns_options.uids
+            assert (users.host_id % users.length, users.host_id >= users.length) == (0, True)
 
     story(tell)

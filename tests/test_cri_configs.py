@@ -111,6 +111,37 @@ def test_namespaces_are_those_that_the_pod_asks_for(spec, pid, ipc):
         assert names == [pid, ipc]
 
 
+def test_users_of_the_pods_own_are_handed_on_and_files_of_the_host_are_not_mapped():
+    volumes = "  volumes: [{name: data, emptyDir: {}}, {name: etc, hostPath: {path: /etc}}]\n"
+    mounts = "[{name: data, mountPath: /data}, {name: etc, mountPath: /etc-of-host/}]"
+    text = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, uid: u-1}}
+spec:
+  hostUsers: false
+{volumes}  containers:
+  - {{name: main, image: "x:1", volumeMounts: {mounts}}}
+"""
+    asked = launch(1, text)
+    sandbox = sandbox_config(asked, PATHS, Naming.CGROUPFS, 0, first_id=1 << 17)
+    container = container_config(asked, PATHS, first_id=1 << 17)
+    for config in (sandbox, container):
+        users = config.linux.security_context.namespace_options.userns_options
+        assert users.mode == pb.NamespaceMode.POD
+        for mappings in (users.uids, users.gids):
+            assert [(one.host_id, one.container_id, one.length) for one in mappings] == [
+                (1 << 17, 0, 1 << 16)
+            ]
+    mapped = {
+        mount.container_path: len(mount.uidMappings) + len(mount.gidMappings) for mount in container.mounts
+    }
+    assert mapped.pop("/etc-of-host") == 0
+    assert set(mapped.values()) == {2}
+    plain = container_config(launch(1, POD), PATHS).linux.security_context.namespace_options
+    assert not plain.HasField("userns_options")
+
+
 def secured(text: str) -> pb.LinuxContainerSecurityContext:
     asked = launch(1, POD.replace("    image: x:1", f"    image: x:1\n    securityContext: {text}"))
     return container_config(asked, PATHS, profiles="/profiles").linux.security_context

@@ -12,16 +12,9 @@ from evenkeel.api.known_fields_table import TYPES
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.api.pod_fields import FIELDS, verdict_of
-from evenkeel.runtime.cri import cri_refusals
-from evenkeel.runtime.process import process_refusals
-from evenkeel.runtime.security import Granted
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "pod-fields.md"
 HONOURED, REFUSED, NO_MEANING = "honoured", "refused", "no meaning"
-# Fields that both runtimes refuse when a pod arrives, each with a value that they refuse.
-REFUSED_LATER = {
-    ("PodSpec", "hostUsers"): False,
-}
 
 
 def types_of_pods() -> dict[str, set[str]]:
@@ -56,7 +49,7 @@ def expected(kind: str) -> dict[str, str]:
     found = {}
     for field in known_fields.fields_of(f"V1{kind}"):
         if field in ours:
-            found[field] = REFUSED if (kind, field) in REFUSED_LATER else HONOURED
+            found[field] = HONOURED
         else:
             verdict = verdict_of(f"V1{kind}", field)
             assert verdict is not None, f"{kind}.{field} has no verdict"
@@ -160,16 +153,3 @@ def test_what_is_for_others_is_taken_in_silence():
     }
     reading = read_manifests(pod(**spec), "f.yaml")
     assert (reading.problems, reading.warnings) == ((), ())
-
-
-@pytest.mark.parametrize("key", REFUSED_LATER)
-def test_both_runtimes_refuse_what_the_page_says(key):
-    (read,) = read_manifests(pod(**{key[1]: REFUSED_LATER[key]}), "f.yaml").or_raise().pods
-    granted = Granted(no_user_namespace="there is none here")
-    found = process_refusals.refusal(read, process_refusals.Powers(0, 0, granted=granted))
-    assert found is not None
-    assert f"spec.{key[1]}" in found.message
-    container = read.spec.containers[0]._replace(image="example/x:1")
-    found = cri_refusals.refusal(read._replace(spec=read.spec._replace(containers=(container,))), granted)
-    assert found is not None
-    assert f"spec.{key[1]}" in found.message

@@ -122,7 +122,8 @@ def test_the_pods_of_a_workload_are_refused_in_one_sentence(validate):
     assert err.count("the agent would refuse it") == 1
 
 
-def test_a_user_namespace_is_refused_with_the_runtime_that_has_one(validate):
-    err = validate(GOOD.replace("spec: {", "spec: {hostUsers: false, "))[2]
-    assert "spec.hostUsers: false cannot be had" in err
-    assert "containerd 2.0" in err
+def test_a_pod_may_have_users_of_its_own_but_only_so_many(validate):
+    assert "hostUsers" not in validate(GOOD.replace("spec: {", "spec: {hostUsers: false, "))[2]
+    large = "spec: {hostUsers: false, securityContext: {fsGroup: 65536}, "
+    err = validate(GOOD.replace("spec: {", large))[2]
+    assert "spec.securityContext.fsGroup: 65536 cannot be had together with hostUsers: false" in err

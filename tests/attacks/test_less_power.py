@@ -71,7 +71,6 @@ def test_who_asks_for_a_filter_has_one(agent: Up):
 # What would make a pod weaker than it is here, and is not done here: it must not run as if it were.
 NOT_HERE: dict[str, dict[str, Any]] = {
     "runtimeClassName": {"runtimeClassName": "gvisor"},
-    "hostUsers": {"hostUsers": False},
     "appArmorProfile": {
         "securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "no"}}
     },

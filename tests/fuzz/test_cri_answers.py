@@ -23,6 +23,7 @@ from evenkeel.runtime.cri import (
 from evenkeel.runtime.cri.configs import attempt_of
 from evenkeel.runtime.cri.container_table import CriContainer
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
+from evenkeel.runtime.id_ranges import IdRanges
 from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import PullSettings
 from evenkeel.runtime.interface import Attempt, Launch, Record, StartFailed
@@ -64,7 +65,7 @@ async def read_everything(connection: Any, paths: StatePaths, killed: list[str])
 
     exits = cri_status.ContainerExits(paths, kill, lambda _: None)
     link: Any = SimpleNamespace(connection=connection, has_network=True, no_network=nothing)
-    boxes = sandboxes.Sandboxes(link, paths, nothing)
+    boxes = sandboxes.Sandboxes(link, paths, IdRanges(paths), nothing)
     images = image_pulls.ImagePulls(
         connection, paths.root, HostCredentials(tuple), PullSettings(), lambda _: None, nothing_in_thread
     )

@@ -152,6 +152,26 @@ def test_nothing_of_a_network_is_left_after_the_pod(agent: Up, network: OwnNetwo
     assert leases == []
 
 
+def test_the_network_of_a_pod_with_own_users_belongs_to_them(agent: Up, network: OwnNetwork):
+    """So its root may listen at port 80, which takes a capability in the network's own user namespace."""
+    before = mounts(agent.state)
+    serve = SERVE.replace(f"-p {PORT}", "-p 80")
+    agent.apply(pod("low", ["/bin/sh", "-c", serve], hostNetwork=False, hostUsers=False))
+    if agent.containerd is not None:  # containerd 1.6 has none, and would run the pod without
+        failed = agent.await_phase("low", "Failed")
+        assert "hostUsers: false cannot be had: containerd 1" in failed["message"]
+        return
+    agent.await_phase("low", "Running")
+    eventually(lambda: network.fetched(agent.status("low")["podIP"], 80) == "hello")
+    with begun(agent, "port-forward", "low", ":80") as forward:
+        assert forward.stdout is not None
+        local = int(forward.stdout.readline().decode().split(":")[1].split()[0])
+        eventually(lambda: got(local).endswith(b"hello\n"))
+    agent.cli("delete", "pod", "low")
+    agent.await_gone("low")
+    eventually(lambda: mounts(agent.state) == before)
+
+
 def test_a_port_of_a_pod_is_forwarded_though_it_listens_at_its_own_loopback_only(
     agent: Up, network: OwnNetwork
 ):

@@ -82,9 +82,9 @@ def _refusals(reading: Reading, config: KubeletConfiguration) -> tuple[Problem, 
 
 
 def _refusal(pod: Pod, config: KubeletConfiguration) -> Refusal | None:
-    from evenkeel.runtime.security import NO_USER_NAMESPACE, Granted
+    from evenkeel.runtime.security import Granted
 
-    granted = Granted(host_access=config.allowed_host_access, no_user_namespace=NO_USER_NAMESPACE)
+    granted = Granted(host_access=config.allowed_host_access)
     if config.container_runtime_endpoint:
         from evenkeel.runtime.cri import cri_refusals
 

@@ -20,11 +20,12 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import memory_mounts, volumes
 from evenkeel.runtime.host_paths import HostPaths
+from evenkeel.runtime.id_ranges import IdRanges
 from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, state_paths
-from evenkeel.runtime.security import NO_USER_NAMESPACE, Granted
+from evenkeel.runtime.security import Granted
 from evenkeel.runtime.tree_removal import remove_tree
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class BaseRuntime(ABC):
     ) -> None:
         self._paths = state_paths(state_directory)
         self._host_paths = HostPaths(self._paths.root)
+        self._ranges = IdRanges(self._paths)
         self._make_driver = make_driver
         self._limits = LogLimits(
             max_bytes=Quantity.parse(config.container_log_max_size).value,
@@ -123,7 +125,6 @@ class BaseRuntime(ABC):
         self._granted = Granted(
             host_access=config.allowed_host_access,
             no_app_armor=_no_app_armor(),
-            no_user_namespace=NO_USER_NAMESPACE,
         )
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._allocatable_memory_bytes = allocatable_memory_bytes or machine

@@ -13,6 +13,7 @@ from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, S
 from evenkeel.api.pod import Pod, PodSecurityContext
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.environment import identity
+from evenkeel.runtime.id_ranges import LENGTH
 
 # As manifests write them.
 DEFAULT_CAPABILITIES = frozenset(map(str.upper, syscalls.DEFAULT_CAPABILITIES))
@@ -21,10 +22,6 @@ _KNOWN_CAPABILITIES = frozenset(map(str.upper, syscalls.CAPABILITIES))
 _ALL = "ALL"
 UNCONFINED, RUNTIME_DEFAULT, LOCALHOST = "Unconfined", "RuntimeDefault", "Localhost"
 UNMASKED = "Unmasked"  # of procMount
-NO_USER_NAMESPACE = (
-    "neither processes nor containers get a user namespace from this agent (kubelet with containerd 2.0 or later gives "
-    "one); set runAsUser to a number above 0"
-)
 # The sysctls that Kubernetes calls safe: each belongs to a namespace of the pod, and reaches nothing else.
 NETWORK_SYSCTL = "net."
 SAFE_SYSCTLS = frozenset(
@@ -94,7 +91,10 @@ def seccomp_profile(pod: Pod, container: Container) -> SeccompProfile:
 
 
 def may_be_root(pod: Pod, container: Container) -> bool:
-    """Whether it runs as root, as far as the manifest says, or may become root by a set-user-ID program."""
+    """Whether it runs as root, as far as the manifest says, or may become root by a set-user-ID program. Root of the
+    pod's own users is not root of the machine."""
+    if pod.spec.host_users is False:
+        return False
     security = container.security_context
     return not identity(pod, container).uid or bool(security and security.allow_privilege_escalation)
 
@@ -119,6 +119,8 @@ def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
         )
     if spec.host_users is False and granted.no_user_namespace:
         yield f"spec.hostUsers: false cannot be had: {granted.no_user_namespace}"
+    if spec.host_users is False:
+        yield from _number_problems(pod)
     for name, is_asked in ((HOST_PID, spec.host_pid), (HOST_IPC, spec.host_ipc)):
         if is_asked and name not in granted.host_access:
             yield f"spec.{name}: true {_not_allowed(name)}"
@@ -128,6 +130,29 @@ def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
         yield from _modules(of_pod, "spec.securityContext", granted)
     for field, container in spec.container_fields:
         yield from _container_problems(pod, container, f"{field}.securityContext", granted)
+
+
+def _number_problems(pod: Pod) -> Iterator[str]:
+    """A pod with users of its own has the numbers below 65536."""
+    contexts: list[tuple[str, PodSecurityContext | SecurityContext | None]] = [
+        ("spec.securityContext", pod.spec.security_context),
+        *((f"{field}.securityContext", one.security_context) for field, one in pod.spec.container_fields),
+    ]
+    for field, context in contexts:
+        if context is None:
+            continue
+        numbers = [("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)]
+        if isinstance(context, PodSecurityContext):
+            numbers += [
+                ("fsGroup", context.fs_group),
+                *(("supplementalGroups", one) for one in context.supplemental_groups),
+            ]
+        for name, number in numbers:
+            if number is not None and number >= LENGTH:
+                yield (
+                    f"{field}.{name}: {number} cannot be had together with hostUsers: false: the pod's own users and "
+                    f"groups are 0 to {LENGTH - 1}"
+                )
 
 
 def _not_allowed(name: str) -> str:

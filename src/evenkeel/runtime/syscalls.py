@@ -54,6 +54,7 @@ MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
 MOUNT_ATTR_NOEXEC = 0x8
+MOUNT_ATTR_IDMAP = 0x100000
 OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
@@ -91,8 +92,10 @@ _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_SECUREBITS = 28
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # without it, older kernels would slow the whole program down
@@ -148,6 +151,8 @@ _setns = _function("setns", _int, _int)
 _mount = _function("mount", _text, _text, _text, _long, _text)
 _pivot_root = _function("pivot_root", _text, _text)
 _sethostname = _function("sethostname", _text, _size)
+_setfsuid = _function("setfsuid", _unsigned)
+_setfsgid = _function("setfsgid", _unsigned)
 _prctl_of_libc = _function("prctl", _int, *4 * [_long])
 _capget = _function("capget", _address, _address)
 _capset = _function("capset", _address, _address)
@@ -221,9 +226,14 @@ def mount_setattr(
     propagation: int = 0,
     flags: int = AT_RECURSIVE,
     dir_fd: int = AT_FDCWD,
+    users: int = 0,
 ) -> None:
-    """Sets MOUNT_ATTR_… of a mount and (AT_RECURSIVE) of all mounts below it. Linux 5.12; before, ENOSYS."""
-    attributes = _Words4(add, clear, propagation, 0)
+    """Sets MOUNT_ATTR_… of a mount and (AT_RECURSIVE) of all mounts below it. Linux 5.12; before, ENOSYS.
+
+    With MOUNT_ATTR_IDMAP, `users` is a descriptor of a user namespace: what belongs to N on the filesystem belongs to
+    the namespace's N in the mount. The mount must not be attached yet.
+    """
+    attributes = _Words4(add, clear, propagation, users)
     done = _mount_setattr(
         _SYS_MOUNT_SETATTR, dir_fd, os.fsencode(path), flags, attributes, ctypes.sizeof(attributes)
     )
@@ -305,6 +315,17 @@ def set_dumpable(*, is_dumpable: bool) -> None:
     That means ptrace, and in /proc its memory, descriptors, directories and program.
     """
     _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
+
+
+def keep_capabilities() -> None:
+    """From now on, a change of users takes no capabilities away; until the next user namespace."""
+    _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP)
+
+
+def set_file_owner(uid: int, gid: int) -> None:
+    """Sets the owner of files that this process makes."""
+    _setfsuid(uid)
+    _setfsgid(gid)
 
 
 class _FilterProgram(ctypes.Structure):

@@ -14,6 +14,7 @@ from evenkeel.cgroup.tree import Naming, Setting, Version
 from evenkeel.runtime import security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.environment import declared, expanded, groups, hostname, identity
+from evenkeel.runtime.id_ranges import LENGTH
 from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import StatePaths
 
@@ -54,9 +55,16 @@ def attempt_of(labels: Mapping[str, str]) -> Attempt | None:
 
 
 def sandbox_config(
-    launch: Launch, paths: StatePaths, naming: Naming, number: int, *, has_own_network: bool = False
+    launch: Launch,
+    paths: StatePaths,
+    naming: Naming,
+    number: int,
+    *,
+    has_own_network: bool = False,
+    first_id: int | None = None,
 ) -> pb.PodSandboxConfig:
-    """Describes the sandbox of a pod. With the host's network, no runtime sets a host name."""
+    """Describes the sandbox of a pod. With the host's network, no runtime sets a host name. `first_id` is the first of
+    the pod's own users, if it has some."""
     assert launch.planned is not None
     pod, metadata = launch.pod, launch.pod.metadata
     parent = launch.planned.pod.path
@@ -72,7 +80,7 @@ def sandbox_config(
             # With systemd, runtimes expect the name of the slice and find its path themselves.
             cgroup_parent=posixpath.basename(parent) if naming == Naming.SYSTEMD else parent,
             security_context=pb.LinuxSandboxSecurityContext(
-                namespace_options=_namespaces(pod, has_own_network=has_own_network),
+                namespace_options=_namespaces(pod, has_own_network=has_own_network, first_id=first_id),
                 selinux_options=_se_linux(security.se_linux_options(pod)),
                 # A runtime takes privileged containers only in a privileged sandbox.
                 privileged=any(
@@ -94,11 +102,13 @@ def container_config(
     bound: Collection[int] = (),
     hidden: Sequence[str] = (),
     profiles: str = "",
+    first_id: int | None = None,
 ) -> pb.ContainerConfig:
     """Describes a container, with the host's network. `has` returns whether this kernel has a file of the plan.
 
     `bound` are the indices of mounts that the agent has mounted already (`paths.sub_path`). `hidden` are paths in the
-    container that lead to the state directory. `profiles` is the directory of seccomp profiles.
+    container that lead to the state directory. `profiles` is the directory of seccomp profiles. `first_id` is the first
+    of the pod's own users, if it has some.
     """
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
@@ -112,7 +122,7 @@ def container_config(
         envs=[
             pb.KeyValue(key=key, value=value) for key, value in {"HOSTNAME": hostname(pod), **known}.items()
         ],
-        mounts=_mounts(pod, container, attempt, paths, bound),
+        mounts=_mounts(pod, container, attempt, paths, bound, first_id),
         labels={**_labels(pod, paths), CONTAINER: container.name, ATTEMPT: str(attempt.number)},
         annotations={MESSAGE_POLICY: container.termination_message_policy},
         log_path=f"{container.name}/{attempt.number}.log",
@@ -126,7 +136,7 @@ def container_config(
                 launch.oom_score_adj,
                 has,
             ),
-            security_context=_security(pod, container, hidden, profiles),
+            security_context=_security(pod, container, hidden, profiles, first_id),
         ),
     )
 
@@ -197,14 +207,23 @@ def _labels(pod: Pod, paths: StatePaths) -> dict[str, str]:
     }
 
 
-def _namespaces(pod: Pod, *, has_own_network: bool = False) -> pb.NamespaceOption:
+def _namespaces(
+    pod: Pod, *, has_own_network: bool = False, first_id: int | None = None
+) -> pb.NamespaceOption:
     of_pod, of_node, spec = pb.NamespaceMode.POD, pb.NamespaceMode.NODE, pod.spec
     pid = of_pod if spec.share_process_namespace else pb.NamespaceMode.CONTAINER
     return pb.NamespaceOption(
         network=of_pod if has_own_network else of_node,
         pid=of_node if spec.host_pid else pid,
         ipc=of_node if spec.host_ipc else of_pod,
+        userns_options=None
+        if first_id is None
+        else pb.UserNamespace(mode=of_pod, uids=_own_users(first_id), gids=_own_users(first_id)),
     )
+
+
+def _own_users(first_id: int) -> list[pb.IDMapping]:
+    return [pb.IDMapping(host_id=first_id, container_id=0, length=LENGTH)]
 
 
 def _port_mappings(pod: Pod) -> list[pb.PortMapping]:
@@ -220,7 +239,12 @@ def _port_mappings(pod: Pod) -> list[pb.PortMapping]:
 
 
 def _mounts(
-    pod: Pod, container: Container, attempt: Attempt, paths: StatePaths, bound: Collection[int]
+    pod: Pod,
+    container: Container,
+    attempt: Attempt,
+    paths: StatePaths,
+    bound: Collection[int],
+    first_id: int | None,
 ) -> list[pb.Mount]:
     """Lists the mounts: the volumes, the termination log, and copies of the host's network files.
 
@@ -255,18 +279,29 @@ def _mounts(
         for path, name in NETWORK_FILES.items()
         if path not in chosen
     ]
+    if first_id is not None:
+        of_host = {
+            posixpath.normpath(f"/{mount.mount_path.lstrip('/')}")
+            for mount in container.volume_mounts
+            if by_name[mount.name].host_path is not None
+        }
+        for mount in mounts:
+            # To the host's own files the pod's users are strangers, unlike under kubelet.
+            if mount.container_path not in of_host:
+                mount.uidMappings.extend(_own_users(first_id))
+                mount.gidMappings.extend(_own_users(first_id))
     return mounts
 
 
 def _security(
-    pod: Pod, container: Container, hidden: Sequence[str], profiles: str
+    pod: Pod, container: Container, hidden: Sequence[str], profiles: str, first_id: int | None
 ) -> pb.LinuxContainerSecurityContext:
     user = identity(pod, container)
     asked = container.security_context
     allowed = security.privileges(pod, container)
     is_masked = not (allowed.is_privileged or allowed.is_unmasked)
     context = pb.LinuxContainerSecurityContext(
-        namespace_options=_namespaces(pod),
+        namespace_options=_namespaces(pod, first_id=first_id),
         selinux_options=_se_linux(security.se_linux_options(pod, container)),
         privileged=allowed.is_privileged,
         # Without a filter, a set-user-ID program would be root with all system calls. Otherwise as in Kubernetes.

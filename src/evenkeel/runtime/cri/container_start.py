@@ -161,7 +161,8 @@ class Starts:
         self._make_files(launch, HOSTS)
         try:
             bound, hidden = await self._volumes(launch)
-            return container_config(launch, self._paths, self._has, bound, hidden, self._profiles)
+            first_id = self._sandboxes.first_id(launch.pod)
+            return container_config(launch, self._paths, self._has, bound, hidden, self._profiles, first_id)
         except (NoValue, DataMissing, VolumeRefused) as error:
             raise StartFailed(error.message, hint=error.hint) from None
 

@@ -87,7 +87,11 @@ class CriRuntime(BaseRuntime):
         self._forgotten = Forgotten()
 
     def refusal(self, pod: Pod) -> Refusal | None:
-        return cri_refusals.refusal(pod, self._granted)
+        granted = self._granted
+        if pod.spec.host_users is False and self._is_open and self._link.info is not None:
+            problem = self._link.no_user_namespace(pod.spec.runtime_class_name or "")
+            granted = granted._replace(no_user_namespace=problem)
+        return cri_refusals.refusal(pod, granted)
 
     async def open(self) -> None:
         await self._open()
@@ -99,7 +103,7 @@ class CriRuntime(BaseRuntime):
         self._link = RuntimeLink(self._endpoint, self._driver.naming, self._list, self._link_changed)
         self._connection = self._link.connection
         self._updates = Updates(self._table, self._driver.version, self._has)
-        self._sandboxes = Sandboxes(self._link, self._paths, self._list)
+        self._sandboxes = Sandboxes(self._link, self._paths, self._ranges, self._list)
         self._watch = ContainerWatch(
             self._link,
             self._paths,
@@ -165,6 +169,8 @@ class CriRuntime(BaseRuntime):
         volumes.make_pod_directories(pod, self._paths)
         host_mounts.mount_termination_logs(pod, self._paths)
         super()._make_volumes(pod, data)
+        if pod.spec.host_users is False:
+            self._ranges.take(pod.metadata.uid)
 
     # Starting
 
@@ -263,6 +269,7 @@ class CriRuntime(BaseRuntime):
         await self._sandboxes.remove(uid)
         self._host_paths.forget(uid)
         await self._in_thread(partial(volumes.remove, uid, self._paths))
+        self._ranges.release(uid)
 
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths)) | self._sandboxes.uids()

@@ -135,6 +135,18 @@ class RuntimeLink:
                 wait = _FIRST_RETRY_SECONDS
                 self._came_back()
 
+    def no_user_namespace(self, handler: str) -> str:
+        """Returns why the runtime gives a pod of this handler no user namespace; empty if it does."""
+        if self.info is None:
+            return f"the runtime is away, and cannot say whether it has one: {self._why_away}"
+        if handler in self.info.with_user_namespaces:
+            return ""
+        return (
+            f"{self.info.title} does not say that it has user namespaces{f' for {handler}' if handler else ''} "
+            "(containerd 2.0 and CRI-O 1.30 do, with runc 1.2 or crun 1.9); leave it out and set runAsUser to a number "
+            "above 0"
+        )
+
     async def no_network(self) -> str:
         """Asks the runtime why it gives pods no network; empty if it does. Raises RuntimeAway."""
         status = await self.connection.ask(pb.StatusRequest(), pb.StatusResponse)
@@ -179,6 +191,7 @@ class RuntimeInfo(NamedTuple):
     restricts_scores: bool = False
     not_ready: str = ""  # why it runs no containers now
     no_network: str = ""  # why it gives pods no network
+    with_user_namespaces: frozenset[str] = frozenset()  # the handlers that have them; "" is the default
 
     @property
     def title(self) -> str:
@@ -209,6 +222,7 @@ async def runtime_info(connection: Connection) -> RuntimeInfo:
         config.get("restrictOOMScoreAdj") is True,
         _unready(status, _READY),
         _unready(status, _NETWORK_READY),
+        frozenset(one.name for one in status.runtime_handlers if one.features.user_namespaces),
     )
 
 

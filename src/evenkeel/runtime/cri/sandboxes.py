@@ -21,6 +21,7 @@ from evenkeel.runtime.cri.container_table import save_sandbox
 from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import location
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
+from evenkeel.runtime.id_ranges import IdRanges
 from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.paths import StatePaths, UnsafeName
 
@@ -42,10 +43,13 @@ class Sandbox(NamedTuple):
 
 
 class Sandboxes:
-    def __init__(self, link: RuntimeLink, paths: StatePaths, listed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, link: RuntimeLink, paths: StatePaths, ranges: IdRanges, listed: Callable[[], Awaitable[None]]
+    ) -> None:
         self._link = link
         self._connection = link.connection
         self._paths = paths
+        self._ranges = ranges
         self._listed = listed  # lists the runtime's containers and sandboxes again
         self._of_pod: dict[str, dict[str, Sandbox]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -80,9 +84,18 @@ class Sandboxes:
             if sandbox is None:
                 sandbox = await self._run(launch, naming)
             config = sandbox_config(
-                launch, self._paths, naming, sandbox.number, has_own_network=sandbox.has_own_network
+                launch,
+                self._paths,
+                naming,
+                sandbox.number,
+                has_own_network=sandbox.has_own_network,
+                first_id=self.first_id(launch.pod),
             )
             return sandbox, config
+
+    def first_id(self, pod: Pod) -> int | None:
+        """The first of the pod's own users; None if its users are the host's."""
+        return self._ranges.take(pod.metadata.uid) if pod.spec.host_users is False else None
 
     def addresses(self, pod: Pod) -> tuple[str, ...] | None:
         """Returns the addresses of the pod's own network, as far as they are known; None if it uses the host's."""
@@ -199,11 +212,16 @@ class Sandboxes:
         uid = launch.attempt.uid
         number = 1 + max((one.number for one in self._of_pod.get(uid, {}).values()), default=-1)
         has_own_network = await self._has_own_network(launch.pod)
-        config = sandbox_config(launch, self._paths, naming, number, has_own_network=has_own_network)
-        # The runtime refuses a handler that it does not have.
-        request = pb.RunPodSandboxRequest(
-            config=config, runtime_handler=launch.pod.spec.runtime_class_name or ""
+        pod, handler = launch.pod, launch.pod.spec.runtime_class_name or ""
+        first_id = self.first_id(pod)
+        # A runtime that does not know of user namespaces would run the pod without one.
+        if first_id is not None and (problem := self._link.no_user_namespace(handler)):
+            raise StartFailed(f"spec.hostUsers: false cannot be had: {problem}")
+        config = sandbox_config(
+            launch, self._paths, naming, number, has_own_network=has_own_network, first_id=first_id
         )
+        # The runtime refuses a handler that it does not have.
+        request = pb.RunPodSandboxRequest(config=config, runtime_handler=handler)
         wait = _FIRST_WAIT_SECONDS
         while True:
             try:

@@ -57,6 +57,13 @@ class Surroundings(NamedTuple):
     cgroup_links: tuple[tuple[str, str], ...] = ()  # the symlinks beside them, such as cpu -> cpu,cpuacct
 
 
+class OwnUsers(NamedTuple):
+    """The user namespace of a pod with hostUsers: false."""
+
+    namespace: str  # its path
+    first: int  # the user and the group of the host that are root in it
+
+
 def surroundings(paths: StatePaths) -> Surroundings:
     """Reads them from /proc/self/mountinfo. Once per pod is often enough."""
     mounts = read_mounts()
@@ -192,11 +199,12 @@ def plan_of(
     config: ImageConfig = NO_CONFIG,
     own_filter: Filter | None = None,
     holder_procs: tuple[str, ...] = (),
+    users: OwnUsers | None = None,
 ) -> Plan:
     """Makes the plan of a start. `procs` are the `entrances` of the launch's cgroup. `network` is the path of the
     pod's own network namespace, if it has one. `config` is the image's. `own_filter` is the compiled profile of
     seccompProfile Localhost. `holder_procs` are the entrances of the pod's infrastructure, for a process namespace that
-    its containers share. Raises StartFailed."""
+    its containers share. `users` are the pod's own, if it has some. Raises StartFailed."""
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     wrong = users_refusal(pod, container, powers, config.user)
     if wrong:
@@ -256,6 +264,8 @@ def plan_of(
         **_holder(launch, holder_procs),
         own_filter="" if own_filter is None else base64.b64encode(own_filter.instructions).decode(),
         app_armor_profile=_app_armor_profile(allowed),
+        user_namespace=users.namespace if users else "",
+        first_id=users.first if users else 0,
     )
 
 

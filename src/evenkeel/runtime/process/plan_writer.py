@@ -21,12 +21,13 @@ from evenkeel.runtime.paths import StatePaths, make_directory, write_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.container_images import ContainerImages
 from evenkeel.runtime.process.image_config import NO_CONFIG
-from evenkeel.runtime.process.launch import Surroundings, entrances, plan_of, surroundings
+from evenkeel.runtime.process.launch import OwnUsers, Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.pod_networks import PodNetworks
-from evenkeel.runtime.process.process_refusals import Powers, has_own_network
+from evenkeel.runtime.process.process_refusals import Powers, has_own_network, has_own_users
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.seccomp_profiles import localhost_filter
 from evenkeel.runtime.process.supervisor.plan import PRIVATE
+from evenkeel.runtime.process.user_namespaces import UserNamespaces
 from evenkeel.runtime.procfs import MountWatch
 
 
@@ -38,6 +39,7 @@ class PlanWriter:
         paths: StatePaths,
         images: ContainerImages,
         networks: PodNetworks,
+        users: UserNamespaces,
         host_paths: HostPaths,
         in_thread: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]],
         *,
@@ -47,6 +49,7 @@ class PlanWriter:
         self._paths = paths
         self._images = images
         self._networks = networks
+        self._users = users
         self._host_paths = host_paths
         self._in_thread = in_thread
         self._limits = limits
@@ -78,6 +81,7 @@ class PlanWriter:
             config=NO_CONFIG if stored is None else stored.config,
             own_filter=await self._own_filter(launch),
             holder_procs=_holder_procs(launch, driver),
+            users=self._own_users(launch.pod),
         )
         directory = self._paths.attempt(*launch.attempt)
         make_directory(directory)
@@ -93,6 +97,12 @@ class PlanWriter:
             await self._in_thread(partial(memory_mounts.write_private, private, hidden, self._paths))
         write_json(directory, supervisor_protocol.LAUNCH, written)
         return "" if stored is None else stored.repository_digest
+
+    def _own_users(self, pod: Pod) -> OwnUsers | None:
+        if not has_own_users(pod):
+            return None
+        uid = pod.metadata.uid
+        return OwnUsers(self._users.path(uid), self._users.first_id(uid))
 
     async def _own_filter(self, launch: Launch) -> Filter | None:
         profile = security.seccomp_profile(launch.pod, launch.container)

@@ -17,7 +17,7 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
 from evenkeel.runtime import memory_mounts, syscalls
 from evenkeel.runtime.paths import StatePaths, make_directory, names_in, read_json, write_json
+from evenkeel.runtime.process.user_namespaces import inhabitant, mount_namespace
 
 PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 PLUGINS = ("bridge", "host-local", "portmap")
@@ -103,14 +104,17 @@ class PodNetworks:
             if joined is not None and joined.result is not None:
                 self._addresses[uid] = _addresses(joined.result)
 
-    def join(self, pod: Pod) -> None:
-        """Gives the pod its network. May be repeated. Raises NetworkRefused; then nothing of it is left."""
+    def join(self, pod: Pod, users: str = "") -> None:
+        """Gives the pod its network. May be repeated. Raises NetworkRefused; then nothing of it is left.
+
+        `users` is the path of the pod's own user namespace. The network then belongs to its users.
+        """
         with self._lock:
             of_pod = self._of_pod.setdefault(pod.metadata.uid, threading.Lock())
         with of_pod:
-            self._join(pod)
+            self._join(pod, users)
 
-    def _join(self, pod: Pod) -> None:
+    def _join(self, pod: Pod, users: str) -> None:
         uid = pod.metadata.uid
         before = self._read(uid)
         if before is not None and before.result is not None and os.path.ismount(before.namespace):
@@ -125,7 +129,10 @@ class PodNetworks:
                 make_directory(self._paths.pod(uid))
                 write_json(self._paths.pod(uid), _RECORD, joined._asdict())
             memory_mounts.make_memory_directory(uid, self._paths)
-            _make_namespace(namespace)
+            if users:
+                _make_namespace_of(users, namespace)
+            else:
+                _make_namespace(namespace)
             result = self._call("ADD", uid, joined)
             write_json(self._paths.pod(uid), _RECORD, joined._replace(result=result)._asdict())
         except (OSError, EvenkeelError) as error:
@@ -268,21 +275,48 @@ def _checked_subnet(cidr: str) -> ipaddress.IPv4Network | None:
 
 
 def _make_namespace(path: str) -> None:
-    """Makes a network namespace and mounts it at the path. A thread that is in it for a moment does it: a namespace
-    belongs to a thread."""
-    problems: list[OSError] = []
+    """Makes a network namespace and mounts it at the path."""
 
     def make() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        _set_loopback_up()
+        mount_namespace("/proc/thread-self/ns/net", path)
+
+    _in_own_thread(make)
+
+
+def _make_namespace_of(users: str, path: str) -> None:
+    """Makes a network namespace that belongs to a user namespace."""
+
+    def settle() -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            syscalls.unshare(syscalls.CLONE_NEWNET)
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as of_kernel:
-                fcntl.ioctl(of_kernel, _SIOCSIFFLAGS, _LO_UP)
-            syscalls.mount("/proc/thread-self/ns/net", path, flags=syscalls.MS_BIND)
+            syscalls.setns(descriptor, syscalls.CLONE_NEWNET)
+        finally:
+            os.close(descriptor)
+        _set_loopback_up()
+
+    with inhabitant("nsenter", f"--user={users}", "unshare", "--net") as pid:
+        mount_namespace(f"/proc/{pid}/ns/net", path)
+    _in_own_thread(settle)
+
+
+def _set_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as of_kernel:
+        fcntl.ioctl(of_kernel, _SIOCSIFFLAGS, _LO_UP)
+
+
+def _in_own_thread(act: Callable[[], None]) -> None:
+    """A network namespace belongs to a thread. So a thread that ends enters it. Raises OSError."""
+    problems: list[OSError] = []
+
+    def run() -> None:
+        try:
+            act()
         except OSError as error:
             problems.append(error)
 
-    os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400))
-    thread = threading.Thread(target=make, name="evenkeel-network")
+    thread = threading.Thread(target=run, name="evenkeel-network")
     thread.start()
     thread.join()
     if problems:

@@ -19,7 +19,7 @@ from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_
 from evenkeel.runtime.process.archives import ImageRefused, unpack
 from evenkeel.runtime.process.image_store import REFERENCES, STAGING
 from evenkeel.runtime.process.skopeo import BLOBS
-from evenkeel.runtime.process.supervisor.rootfs import UPPER
+from evenkeel.runtime.process.supervisor.image_root import UPPER
 from evenkeel.runtime.process.supervisor_protocol import LAUNCH
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 from evenkeel.runtime.tree_removal import Resists, remove_tree

@@ -23,6 +23,7 @@ class Powers(NamedTuple):
     uid: int
     gid: int
     has_namespaces: bool = True
+    has_user_namespaces: bool = True  # for pods with hostUsers: false
     no_filter: str = ""  # why there is no seccomp filter
     no_network: str = ""  # why no pod can have a network of its own
     granted: Granted = Granted()
@@ -35,6 +36,10 @@ class Powers(NamedTuple):
 def has_own_network(pod: Pod) -> bool:
     """A pod of this runtime uses the host's network unless it says otherwise."""
     return pod.spec.host_network is False
+
+
+def has_own_users(pod: Pod) -> bool:
+    return pod.spec.host_users is False
 
 
 def refusal(pod: Pod, powers: Powers) -> Refusal | None:
@@ -103,6 +108,7 @@ def _granted(pod: Pod, powers: Powers) -> Granted:
     return powers.granted._replace(
         has_own_network=has_own_network(pod),
         has_default_app_armor=False,
+        no_user_namespace=_no_user_namespace(powers),
         no_privileged="processes that the agent starts have given up these rights, and cannot have them back: run the "
         "pod with a container runtime (--runtime-endpoint)",
     )
@@ -116,6 +122,17 @@ def _namespaces(pod: Pod, powers: Powers) -> str:
     ):  # fmt: skip
         if is_asked and not powers.is_root:
             return f"spec.{field}: true needs root: run the agent as root, or leave it out"
+    return ""
+
+
+def _no_user_namespace(powers: Powers) -> str:
+    if not powers.is_root:
+        return "only root can give a pod users of its own: run the agent as root"
+    if not powers.has_user_namespaces:
+        return (
+            "the supervisor of containers is of an earlier version, or the kernel gives it no namespaces: end all pods "
+            "and start the agent again"
+        )
     return ""
 
 

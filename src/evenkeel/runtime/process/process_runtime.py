@@ -43,7 +43,7 @@ from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_
 from evenkeel.runtime.process.container_images import ContainerImages
 from evenkeel.runtime.process.plan_writer import PlanWriter, own_addresses
 from evenkeel.runtime.process.pod_networks import PodNetworks
-from evenkeel.runtime.process.process_refusals import has_own_network
+from evenkeel.runtime.process.process_refusals import has_own_network, has_own_users
 from evenkeel.runtime.process.process_sessions import ProcessSessions
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -52,6 +52,7 @@ from evenkeel.runtime.process.supervisor_connection import (
 )
 from evenkeel.runtime.process.supervisor_link import SupervisorLink
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
+from evenkeel.runtime.process.user_namespaces import UserNamespaces
 from evenkeel.runtime.procfs import Process, process_at
 from evenkeel.runtime.sessions import Session, Streams
 
@@ -74,6 +75,7 @@ class ProcessRuntime(BaseRuntime):
         super().__init__(state_directory, make_driver, config, _THREADS, allocatable_memory_bytes)
         self._has_orphans = False  # children of a supervisor that has ended may be our children
         self._networks = PodNetworks(self._paths, config.pod_cidr)
+        self._users = UserNamespaces(self._paths, self._ranges)
         self._powers = process_refusals.Powers(
             os.geteuid(), os.getegid(), no_network=self._networks.refusal(), granted=self._granted
         )
@@ -84,6 +86,7 @@ class ProcessRuntime(BaseRuntime):
             self._paths,
             self._images,
             self._networks,
+            self._users,
             self._host_paths,
             self._in_thread,
             limits=self._limits,
@@ -135,13 +138,16 @@ class ProcessRuntime(BaseRuntime):
         return own_addresses(pod, self._networks)
 
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
-        if pod.spec.volumes or has_own_network(pod):
+        if pod.spec.volumes or has_own_network(pod) or has_own_users(pod):
             await super().prepare(pod, data)
 
     def _make_volumes(self, pod: Pod, data: PodData) -> None:
         super()._make_volumes(pod, data)
+        uid = pod.metadata.uid
+        if has_own_users(pod):
+            self._users.prepare(uid)
         if has_own_network(pod):
-            self._networks.join(pod)
+            self._networks.join(pod, self._users.path(uid) if has_own_users(pod) else "")
 
     # Starting
 
@@ -255,6 +261,7 @@ class ProcessRuntime(BaseRuntime):
     def _remove_pod(self, uid: str) -> None:
         self._networks.leave(uid)
         volumes.remove(uid, self._paths)
+        self._ranges.release(uid)
 
     async def pods(self) -> frozenset[str]:
         return await self._in_thread(partial(volumes.pods, self._paths))
@@ -290,7 +297,9 @@ class ProcessRuntime(BaseRuntime):
 
     async def _take_up(self, supervisor: SupervisorConnection, hello: Message) -> None:
         self._powers = self._powers._replace(
-            has_namespaces=bool(hello.get("has_namespaces", True)), no_filter=str(hello.get("no_filter", ""))
+            has_namespaces=bool(hello.get("has_namespaces", True)),
+            has_user_namespaces=bool(hello.get("has_user_namespaces")),
+            no_filter=str(hello.get("no_filter", "")),
         )
         pid = hello.get("pid")
         self._daemon = process_at(pid) if isinstance(pid, int) else None

@@ -24,7 +24,7 @@ from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, spa
 from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.child_reports import SharedReport
 from evenkeel.runtime.process.supervisor.event_loop import Loop, Timer
-from evenkeel.runtime.process.supervisor.streams import give_to
+from evenkeel.runtime.process.supervisor.users import become_root
 from evenkeel.runtime.procfs import start_ticks
 
 OUTPUT_BYTES = 10 << 10  # kubelet keeps as much of a probe's output
@@ -183,15 +183,19 @@ def be_first(
         spawn.take_oom_score(plan.oom_score_adj)
         number_at = report.number_at()
         namespaces = _open_namespaces(process.pid, process.ticks)
+        if plan.user_namespace:  # the last one: the others are the host's, which its users have no right over
+            namespaces.sort(key=lambda one: one[1] == syscalls.CLONE_NEWUSER)
         nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         for number, descriptor in enumerate(streams):
             os.dup2(nothing if descriptor < 0 else descriptor, number, inheritable=True)
-        give_to(plan.uid)
+        spawn.give_streams(plan)
         # The supervisor's descriptors are closed here. Once inside, only the command's own descriptors are left.
         spawn.keep_only(*(descriptor for descriptor, _ in namespaces))
         for descriptor, kind in namespaces:
             syscalls.setns(descriptor, kind)
         syscalls.close_from(3)
+        if plan.user_namespace:
+            become_root()
         program = spawn.settle(plan._replace(argv=command), origin)
         if syscalls.clone(syscalls.CLONE_PARENT, number_at) == 0:
             syscalls.die_with_parent()

@@ -92,7 +92,8 @@ def mask(paths: tuple[str, ...], empty: str) -> None:
             syscalls.mount(source, path, flags=syscalls.MS_BIND)
 
 
-def mount_dev(*, has_host_shm: bool = False) -> None:
+def mount_dev(first: int = 0, *, has_host_shm: bool = False) -> None:
+    """`first` is the container's root."""
     shm = syscalls.open_tree("/dev/shm") if has_host_shm else -1  # noqa: S108
     host = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
@@ -115,7 +116,7 @@ def mount_dev(*, has_host_shm: bool = False) -> None:
         syscalls.mount("tmpfs", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={_SHM_BYTES}")  # noqa: S108
     try:
         # Group 5 is tty on all distributions.
-        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid=5")
+        syscalls.mount("devpts", "/dev/pts", "devpts", flags, f"{_PTS_OPTIONS},gid={first + 5}")
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

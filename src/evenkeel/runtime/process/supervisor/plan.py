@@ -52,6 +52,12 @@ class Plan(NamedTuple):
     stdin: bool = False
     stdin_once: bool = False
     terminal: bool = False
+    user_namespace: str = ""  # hostUsers: false: the pod's namespace; "" is the host's
+    first_id: int = 0  # the user and the group of the host that are root in it
+
+    def host_user(self, uid: int | None) -> int | None:
+        """The container's user as the host has it. In a user namespace the default is its root."""
+        return self.first_id + (uid or 0) if self.user_namespace else uid
 
 
 PRIVATE = ("argv", "env")  # fields that may have values of Secrets

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.process.supervisor.image_root import UPPER, ImageRoot, image_root
 from evenkeel.runtime.process.supervisor.kernel_filesystems import (
     PROC_SETTINGS,
     SAFE,
@@ -37,12 +38,11 @@ from evenkeel.runtime.process.supervisor.mount_points import (
     MountPoints,
     change_root,
 )
+from evenkeel.runtime.process.supervisor.users import HOST_USERS, Users
 from evenkeel.runtime.sub_paths import SubPathRefused, open_below, open_sub_path
 
 __all__ = ("FilesystemRefused", "FilesystemSpec", "Mount", "as_json", "enter", "from_json")
 
-# In the attempt's directory: the layer that the container writes over its image.
-UPPER, WORK = "upper", "work"
 MEMORY = "memory"  # in the state directory: all memory-backed volumes are mounted below it
 
 _RUN_BYTES = 64 << 20
@@ -103,19 +103,19 @@ def from_json(value: Mapping[str, Any]) -> FilesystemSpec:
     return FilesystemSpec(**fields)
 
 
-def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> int:
+def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True, users: Users = HOST_USERS) -> int:
     """Makes the filesystem and enters it. The working directory afterwards is `/`.
 
     The caller is in a mount namespace of its own. If `has_pid_namespace`, it is also the first process of a pid
     namespace. It still has root's capabilities (those of the user namespace, if there is one). It has opened all
-    files of the host that it needs (FIFOs, cgroup files) before.
+    files of the host that it needs (FIFOs, cgroup files) before. It enters the container's own users afterwards.
 
     Returns a descriptor to read the termination log, which exists only in the container; -1 if there is none. Raises
     FilesystemRefused. The process must then end, because the steps done so far are not undone.
     """
     umask = os.umask(0)
     try:
-        return _make(spec, has_pid_namespace=has_pid_namespace)
+        return _make(spec, users, has_pid_namespace=has_pid_namespace)
     except OSError as error:
         if error.errno == errno.ENOSYS:
             raise FilesystemRefused(
@@ -129,11 +129,13 @@ def enter(spec: FilesystemSpec, *, has_pid_namespace: bool = True) -> int:
         os.umask(umask)
 
 
-def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
+def _make(spec: FilesystemSpec, users: Users, *, has_pid_namespace: bool) -> int:
     _isolate()
-    trees = {mount: _volume(mount) for mount in spec.mounts if mount.is_ours}
-    root = _image_root(spec) if spec.image else None
-    own_directories = {} if root else _own_directories(spec.attempt_directory)
+    trees = {mount: _volume(mount, users) for mount in spec.mounts if mount.is_ours}
+    root = None
+    if spec.image:
+        root = image_root(spec.image, spec.attempt_directory, users, is_read_only=spec.is_read_only)
+    own_directories = {} if root else _own_directories(spec.attempt_directory, users)
     cgroups = {target: syscalls.open_tree(directory) for directory, target in spec.cgroups}
     network = {name: _content(f"/etc/{name}") for name in _NETWORK_FILES} if root else _names_in_run()
 
@@ -145,11 +147,24 @@ def _make(spec: FilesystemSpec, *, has_pid_namespace: bool) -> int:
     mask(spec.masked, spec.state_directory)
     for path in ("/sys", *spec.read_only):
         make_read_only(path)
-    trees.update((mount, _volume(mount)) for mount in spec.mounts if not mount.is_ours)
+    trees.update((mount, _volume(mount, HOST_USERS)) for mount in spec.mounts if not mount.is_ours)
+    with users.owning():
+        return _furnish(spec, trees, root, own_directories, network, users)
+
+
+def _furnish(
+    spec: FilesystemSpec,
+    trees: Mapping[Mount, int],
+    root: ImageRoot | None,
+    own_directories: Mapping[str, int],
+    network: Mapping[str, bytes],
+    users: Users,
+) -> int:
+    """Enters the root and mounts everything in it. What is made here belongs to the container's root."""
     if not root:
         syscalls.mount_setattr("/", add=syscalls.MOUNT_ATTR_RDONLY)
         syscalls.mount_setattr("/proc", clear=syscalls.MOUNT_ATTR_RDONLY, flags=_ONE)
-    mount_dev(has_host_shm=spec.has_host_ipc)
+    mount_dev(users.first, has_host_shm=spec.has_host_ipc)
     message = -1
     if spec.termination_message_path:
         make_empty(_TERMINATION_LOG)  # the container may write there as any user
@@ -223,12 +238,15 @@ def _settle_run(files: Mapping[str, bytes]) -> None:
         _make_file(path, content)
 
 
-def _own_directories(attempt_directory: str) -> dict[str, int]:
+def _own_directories(attempt_directory: str, users: Users) -> dict[str, int]:
     """Makes one directory for all these paths. Its disk usage is counted as the container's."""
     own = f"{attempt_directory}/{UPPER}"
     with suppress(FileExistsError):
         os.mkdir(own, 0o1777)
-    return {path: syscalls.open_tree(own) for path in filter(os.path.isdir, _OWN_DIRECTORIES)}
+    trees = {path: syscalls.open_tree(own) for path in filter(os.path.isdir, _OWN_DIRECTORIES)}
+    for path, tree in trees.items():
+        users.map(tree, f"the container's {path}", own)
+    return trees
 
 
 def _content(path: str) -> bytes:
@@ -265,51 +283,8 @@ def _make_file(path: str, content: bytes) -> None:
     os.close(descriptor)
 
 
-class _ImageRoot(NamedTuple):
-    descriptor: int
-    is_writable: bool
-
-
-def _image_root(spec: FilesystemSpec) -> _ImageRoot:
-    """Mounts the image on the attempt's directory, below a layer that takes the container's writes."""
-    place = spec.attempt_directory
-    upper, work = os.path.join(place, UPPER), os.path.join(place, WORK)
-    status = os.stat(spec.image)
-    for path in (upper, work):
-        os.makedirs(path, 0o700, exist_ok=True)
-    os.chown(upper, status.st_uid, status.st_gid)
-    os.chmod(upper, status.st_mode & 0o7777)
-    options = f"lowerdir={_escaped(spec.image)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
-    problem = ""
-    # Volatile: the layer never outlives the attempt, so no write has to wait for the disk. With userxattr, overlay
-    # uses attributes that a user namespace may write.
-    for more in (",volatile", ",volatile,userxattr", ""):
-        try:
-            syscalls.mount("overlay", place, "overlay", syscalls.MS_NODEV, options + more)
-        except OSError as error:
-            problem = problem or reason(error)
-        else:
-            return _ImageRoot(os.open(place, os.O_PATH | os.O_CLOEXEC), is_writable=True)
-    if not spec.is_read_only:
-        raise FilesystemRefused(
-            f"the image {spec.image} cannot have a writable layer in {place}: {problem}",
-            hint="keep the state directory on ext4, xfs or the like, or set readOnlyRootFilesystem: true",
-        )
-    tree = syscalls.open_tree(spec.image, WHOLE)
-    syscalls.mount_setattr(
-        "", add=syscalls.MOUNT_ATTR_RDONLY, flags=syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH, dir_fd=tree
-    )
-    syscalls.move_mount(tree, syscalls.AT_FDCWD, place)
-    return _ImageRoot(tree, is_writable=False)
-
-
-def _escaped(path: str) -> str:
-    """Escapes a path for overlay's options: colons separate layers, commas separate options."""
-    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
-
-
-def _volume(mount: Mount) -> int:
-    """Copies the volume's mount. The copy is not attached anywhere yet."""
+def _volume(mount: Mount, users: Users) -> int:
+    """Copies the volume's mount, with the owners that `users` have. The copy is not attached anywhere yet."""
     try:
         source = os.open(mount.source, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
@@ -328,6 +303,7 @@ def _volume(mount: Mount) -> int:
             os.close(volume)
     tree = syscalls.open_tree("", WHOLE | syscalls.AT_EMPTY_PATH, source)
     os.close(source)
+    users.map(tree, f"volumeMount {mount.target}", mount.source)
     if mount.is_read_only:
         flags = syscalls.AT_RECURSIVE | syscalls.AT_EMPTY_PATH
         syscalls.mount_setattr("", add=syscalls.MOUNT_ATTR_RDONLY, flags=flags, dir_fd=tree)

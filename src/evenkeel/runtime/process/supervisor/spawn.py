@@ -30,6 +30,7 @@ from evenkeel.runtime.process.supervisor.program import (
     passwd,
     program_path,
 )
+from evenkeel.runtime.process.supervisor.users import Users
 
 GRANTABLE_CAPABILITIES = syscalls.mask(*syscalls.GRANTABLE_CAPABILITIES)
 
@@ -66,6 +67,7 @@ def _become(start: Start) -> None:
     keep_only(start.orders, report)
     say = partial(child_reports.say_through, report)
     os.setsid()
+    users = Users(plan.user_namespace, plan.first_id)
     if plan.shared_namespaces & syscalls.CLONE_NEWPID:  # other containers see this process already
         syscalls.set_dumpable(is_dumpable=False)
     if origin.namespaces & syscalls.CLONE_NEWUSER:
@@ -76,25 +78,30 @@ def _become(start: Start) -> None:
         child_reports.tell(say, note=note)
     if not plan.terminal:
         streams.take_pipes(start.directory, has_stdin=plan.stdin, stdin_ends=plan.stdin_once)
-        streams.give_to(plan.uid)  # here: the host's files are read-only inside
+        give_streams(plan)  # here: the host's files are read-only inside
     if plan.network:
         _enter_network(plan.network)
     if plan.sysctls:
         _set_sysctls(plan, origin.namespaces & ~plan.shared_namespaces)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
-        log = rootfs.enter(start.spec, has_pid_namespace=True)
+        log = rootfs.enter(start.spec, has_pid_namespace=True, users=users)
         syscalls.set_hostname(plan.hostname)
         if log >= 0:  # the supervisor reads it when the container and its files are gone
             streams.hand_over(report, log)
     if plan.terminal:
         device = streams.IN_CONTAINER if origin.namespaces else streams.ON_HOST
         streams.hand_over(report, streams.take_terminal(device))
-        streams.give_to(plan.uid)
+        give_streams(plan)
+    users.enter()
     program = settle(plan, origin)
     syscalls.close_on_exec_from(3)
     if os.read(start.orders, 1):
         execute(program, say)
+
+
+def give_streams(plan: Plan) -> None:
+    streams.give_to(plan.host_user(plan.uid), plan.first_id if plan.user_namespace else -1)
 
 
 def _set_sysctls(plan: Plan, own_namespaces: int) -> None:
@@ -256,7 +263,8 @@ def keep_only(*descriptors: int) -> None:
 
 
 def _drop_powers(user: User, plan: Plan) -> None:
-    limit_programs(plan.capabilities, among=GRANTABLE_CAPABILITIES)
+    # In a new user namespace a process has all capabilities again, those that the supervisor gave up included.
+    limit_programs(plan.capabilities, among=-1 if plan.user_namespace else GRANTABLE_CAPABILITIES)
     try:
         of_image = groups_of(user.name, group_file()) if plan.has_image_groups else ()
         os.setgroups(sorted({*plan.groups, *of_image}))

@@ -43,13 +43,15 @@ def take_terminal(device: str) -> int:
     return ours
 
 
-def give_to(uid: int | None) -> None:
+def give_to(uid: int | None, gid: int = -1) -> None:
     """Lets the user open /dev/stdin and the like again. Of our streams only those that were made for the container
     get another owner: /dev/null is the host's."""
     if uid is None or os.geteuid() != 0:
         return
     for number in range(3):
-        if stat.S_ISFIFO(os.fstat(number).st_mode) or os.isatty(number):
+        if stat.S_ISFIFO(os.fstat(number).st_mode):
+            os.fchown(number, uid, gid)
+        elif os.isatty(number):  # it has the group of terminals
             os.fchown(number, uid, -1)
 
 

@@ -67,7 +67,12 @@ class Supervisor:
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _do_nothing)
         self._loop.watch(self._wake, self._children)
-        hello = {"has_namespaces": origin.namespaces != 0, "no_filter": filter_problem()}
+        hello = {
+            "has_namespaces": origin.namespaces != 0,
+            # An agent may meet a supervisor of an earlier version, which would not heed a pod's user namespace.
+            "has_user_namespaces": origin.namespaces != 0 and os.geteuid() == 0,
+            "no_filter": filter_problem(),
+        }
         self.listener = Listener(self._loop, directory, hello, self._heard, self._client_gone)
 
     def run(self) -> None:
