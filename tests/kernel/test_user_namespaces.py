@@ -286,3 +286,25 @@ def test_root_without_a_filter_finds_no_way_out(up: MakeUp):
     agent.apply(own(agent, "out", command, "host", container={"securityContext": context, "env": env}))
     assert await_said(agent, "out") == ["inside", "done"]
     assert status_of(first_of(agent.container("out")))["Seccomp"] == "0"
+
+
+def test_an_unmasked_proc_changes_nothing_on_the_host(up: MakeUp):
+    """It lets a container make containers of its own: a fresh /proc can be mounted only where /proc is seen whole."""
+    agent = up()
+    agent.start()
+    files = " ".join(
+        f"/proc/{name}"
+        for name in ("sys/kernel/core_pattern", "sysrq-trigger", "sys/kernel/hostname", "irq/0/smp_affinity")
+    )
+    tries = (
+        f'for file in {files}; do (echo x > $file) 2> /dev/null && echo "wrote $file"; done;'
+        " (head -c 1 /proc/kcore | wc -c) 2> /dev/null; grep -c ' /proc/' /proc/self/mountinfo;"
+        " unshare -r -m -p -f sh -c 'mount -t proc none /proc 2> /dev/null && echo nested || echo none'; "
+        + STAY
+    )
+    for name, mount in (("masked", "Default"), ("unmasked", "Unmasked")):
+        context = {"procMount": mount, "seccompProfile": {"type": "Unconfined"}}
+        agent.apply(own(agent, name, tries, "host", container={"securityContext": context}))
+    masked, unmasked = await_said(agent, "masked"), await_said(agent, "unmasked")
+    assert unmasked == ["0", "0", "nested", "done"]
+    assert (masked[0], masked[1] != "0", masked[2:]) == ("0", True, ["none", "done"])

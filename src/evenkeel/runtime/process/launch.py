@@ -130,6 +130,9 @@ def filesystem_spec(
     )
     context = container.security_context
     is_read_only = bool(context and context.read_only_root_filesystem)
+    # procMount: Unmasked, which only a pod with users of its own can have: the files that are hidden or read-only
+    # otherwise belong to the host's root.
+    is_unmasked = pod.spec.host_users is False and security.privileges(pod, container).is_unmasked
     taken = {mount.target for mount in mounts}
     attempt_directory = paths.attempt(pod.metadata.uid, container.name, attempt)
     mounts += tuple(
@@ -149,14 +152,18 @@ def filesystem_spec(
         mounts=mounts,
         is_read_only=is_read_only,
         termination_message_path=container.termination_message_path or _TERMINATION_MESSAGE_PATH,
-        proc_settings=around.proc_settings,
-        masked=around.masked,
+        proc_settings=() if is_unmasked else around.proc_settings,
+        masked=_outside_proc(around.masked) if is_unmasked else around.masked,
         hidden=around.hidden,
         read_only=around.read_only,
         cgroups=own_cgroups(procs, around.cgroup_mounts),
         cgroup_links=around.cgroup_links,
         has_host_ipc=pod.spec.host_ipc,
     )
+
+
+def _outside_proc(paths: Sequence[str]) -> tuple[str, ...]:
+    return tuple(path for path in paths if not is_below(path, "/proc"))
 
 
 def kernel_mounts(directory: str, mounts: Sequence[Mounted]) -> tuple[str, ...]:
