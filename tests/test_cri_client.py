@@ -642,7 +642,6 @@ def test_a_runtime_without_user_namespaces_gets_no_pod_that_needs_one(story):
             assert refused is not None
             assert "spec.hostUsers: false cannot be had: fake 1 does not say" in refused.message
             assert runtime.refusal(launch().pod) is None
-            await runtime.prepare(asked.pod)
             # An agent with another runtime has accepted it.
             with pytest.raises(StartFailed, match="user namespaces"):
                 await runtime.start(asked)
@@ -657,7 +656,6 @@ def test_a_runtime_with_user_namespaces_gets_the_users_of_the_pod(story):
         async with opened(fake, directory) as runtime:
             asked = launch(1, OWN_USERS)
             assert runtime.refusal(asked.pod) is None
-            await runtime.prepare(asked.pod)
             await runtime.start(asked)
             (sandbox,) = fake.sandboxes.values()
             (users,) = sandbox.linux.security_context.namespace_options.userns_options.uids
