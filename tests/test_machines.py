@@ -14,7 +14,7 @@ from tests.machines import PROJECT, Unavailable, host, packages
 from tests.machines.__main__ import main
 from tests.machines.cache import made_once
 from tests.machines.initrd import GUEST
-from tests.machines.kernel import load_order
+from tests.machines.kernel import BROKEN, PACKAGE, load_order, newest_sound
 from tests.machines.virtual_machine import SCRATCH
 
 MODULES_DEP = """\
@@ -39,6 +39,30 @@ def test_a_module_is_loaded_after_those_it_needs_and_once():
 def test_a_module_that_the_kernel_does_not_have_is_named():
     with pytest.raises(Unavailable, match="squashfs"):
         load_order(MODULES_DEP, "", ["squashfs"])
+
+
+def offered(*rows: tuple[str, str]) -> str:
+    return "".join(f" {name} | {version} | some source\n" for name, version in rows)
+
+
+def test_the_newest_kernel_is_the_one_that_the_release_names():
+    assert newest_sound(offered((PACKAGE, "6.1.176-1"), (PACKAGE, "6.1.200-1"))) == PACKAGE
+    assert newest_sound("") == PACKAGE  # apt will say why it is not there
+
+
+def test_before_a_broken_kernel_the_newest_older_one_of_its_series_is_taken():
+    (broken,) = BROKEN
+    assert broken == "6.1.192-1"
+    numbered = (
+        ("linux-image-6.1.0-55-cloud-amd64", broken),
+        ("linux-image-6.1.0-9-cloud-amd64", "6.1.99-1"),
+        ("linux-image-6.1.0-54-cloud-amd64", "6.1.190-1"),
+        ("linux-image-6.12.9+deb12-cloud-amd64", "6.12.9-1"),
+        ("linux-image-5.10.0-9-cloud-amd64", "5.10.300-1"),
+    )
+    assert newest_sound(offered((PACKAGE, broken), (PACKAGE, "6.1.176-1"), *numbered)) == numbered[2][0]
+    with pytest.raises(Unavailable, match=f"{broken} is known to be broken"):
+        newest_sound(offered((PACKAGE, broken), numbered[0], numbered[3]))
 
 
 def test_a_thing_is_made_once_for_the_same_inputs(tmp_path: Path):

@@ -21,7 +21,6 @@ PACKAGES = (
     "dbus",
     "kmod",
     "libstdc++6",  # for compiled Python packages
-    "linux-image-cloud-amd64",
     "procps",
     "python3",
     "runc",
@@ -40,7 +39,9 @@ def root_image() -> Path:
     """A directory with `root.squashfs`, its kernel `vmlinuz`, `busybox`, and `modules` to begin with."""
     release = _release()
     return made_once(
-        "image", [release, *PACKAGES, *OPTIONS, *kernel.MODULES], lambda target: _make(release, target)
+        "image",
+        [release, *PACKAGES, *OPTIONS, *kernel.MODULES, *sorted(kernel.BROKEN)],
+        lambda target: _make(release, target),
     )
 
 
@@ -49,7 +50,7 @@ def _make(release: str, target: Path) -> None:
     packages.apt_get("update")
     with tempfile.TemporaryDirectory(dir=target) as scratch:
         tree = Path(scratch) / "root"
-        include = f"--include={','.join(PACKAGES)}"
+        include = f"--include={','.join((*PACKAGES, kernel.kernel_package()))}"
         # INITRD=No: the kernel's package would spend a quarter of a minute on an initrd that we do not use.
         _run(["mmdebstrap", *OPTIONS, include, release, str(tree), *sources(release)], INITRD="No")
         found = kernel.find_kernel(tree)

@@ -27,8 +27,9 @@ from tests.machines.programs import programs
 
 SCRATCH = "/scratch"
 SCRATCH_BYTES = 4 << 30
+# A kernel that has failed ends at once, with its words on the console, and does not leave tests hanging.
 KERNEL_ARGUMENTS = (
-    "console=ttyS0 quiet panic=-1 reboot=triple "
+    "console=ttyS0 quiet oops=panic panic=-1 reboot=triple "
     "mitigations=off nokaslr no_timer_check tsc=reliable random.trust_cpu=1 psi=1"
 )
 
