@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,8 +11,8 @@ from pathlib import Path
 from tests.kernel.cgroups import hierarchies
 from tests.machines import PROJECT, Unavailable
 
-# A test run that is interrupted removes its cgroups; that much time it has.
-INTERRUPTED_SECONDS = 30.0
+# A test run that is interrupted ends its agents with their pods, and a cluster; that much time it has.
+INTERRUPTED_SECONDS = 180.0
 
 
 def require_root() -> None:
@@ -35,7 +34,11 @@ def run(command: Sequence[str], variables: Mapping[str, str], *, time_limit_seco
     """Run `command` here, with the Python that runs us first on its path; its exit status, 124 if time is over."""
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     began = time.monotonic()
-    process = subprocess.Popen(command, cwd=PROJECT, env={**os.environ, "PATH": path, **variables})
+    # Without us it ends as well.
+    ends_with_us = ["setpriv", "--pdeathsig", "TERM", "--"]
+    process = subprocess.Popen(
+        [*ends_with_us, *command], cwd=PROJECT, env={**os.environ, "PATH": path, **variables}
+    )
     try:
         status = process.wait(timeout=time_limit_seconds)
     except subprocess.TimeoutExpired:
@@ -49,7 +52,7 @@ def run(command: Sequence[str], variables: Mapping[str, str], *, time_limit_seco
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=INTERRUPTED_SECONDS)
         process.kill()

@@ -7,7 +7,6 @@ processors, so that a seed says all there is to say of a round.
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.machines.ending import as_by_interrupt
 from tests.machines.reports import RoundBegan, RoundEnded, line
 
 BUSY_LOOPS = 2
@@ -24,6 +24,7 @@ _LOOP = f"import time\nend = time.monotonic() + {BUSY_SECONDS}\nwhile time.monot
 
 
 def main(arguments: Sequence[str]) -> int:
+    as_by_interrupt()
     rounds, seed, *tests = arguments
     failed = 0
     for number in range(int(rounds)):
@@ -43,12 +44,12 @@ def one_round(number: int, seed: int, tests: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", f"--hypothesis-seed={seed}", *tests]
     with busy_loops(BUSY_LOOPS if is_loaded else 0):
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "INT", "--", *command], env={**os.environ, **variables}
+            ["setpriv", "--pdeathsig", "TERM", "--", *command], env={**os.environ, **variables}
         )
         try:
             status = process.wait()
         except KeyboardInterrupt:  # it removes what is its own before it goes
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait()
             raise
     print(line(RoundEnded(status, time.monotonic() - began)), flush=True)

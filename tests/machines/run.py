@@ -21,7 +21,7 @@ MACHINE_FAILED = 125
 CONSOLE_LINES = 60
 # `make test` is to take less than 20 minutes: what took longest is said each time.
 TOLD_OF_TIMES = ("--durations=25", "--durations-min=3")
-QUIET = ("-p", "no:cacheprovider")
+QUIET = ("-p", "no:cacheprovider", "-p", "tests.machines.ending")
 # A test that hangs says where: with the part's other words, in its log.
 TOLD_OF_HANGS = ("-o", "faulthandler_timeout=300")
 REPORTING = ("-p", "tests.machines.reports")

@@ -1,0 +1,30 @@
+"""The end of a test run by a signal: as by ^C, so that what tests have started and made is ended and removed.
+
+A pytest plugin (`-p tests.machines.ending`), and what programs that start pytest do, too. A shell starts what it puts
+into the background with SIGINT ignored, and all that comes of it inherits that. And a second signal must not end the
+removal: at a terminal ^C reaches us and whoever started us, who then tells us as well.
+"""
+
+import signal
+
+
+def as_by_interrupt() -> None:
+    """The first SIGINT or SIGTERM is a KeyboardInterrupt, whatever was inherited; later ones do nothing."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
+
+
+def _interrupted(_number: int, _frame: object) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(
+            number, _not_again
+        )  # and not ignored, since what is started from now on would inherit that
+    raise KeyboardInterrupt
+
+
+def _not_again(_number: int, _frame: object) -> None:
+    pass
+
+
+def pytest_configure() -> None:
+    as_by_interrupt()

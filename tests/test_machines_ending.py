@@ -1,0 +1,80 @@
+"""A test run that is ended by a signal removes what it has made."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.waiting import eventually
+from tests.machines import PROJECT, host
+
+# Its test goes on until it is ended, and the removal until it is told to.
+TESTS = """\
+import os, pathlib, time
+import pytest
+
+here = pathlib.Path(__file__).parent
+
+@pytest.fixture(scope="session")
+def made():
+    (here / "made").write_text(str(os.getpid()))
+    yield
+    (here / "removing").touch()
+    while not (here / "go-on").exists():
+        time.sleep(0.01)
+    (here / "made").unlink()
+
+def test_of_a_day(made):
+    time.sleep(86400)
+"""
+ARGUMENTS = ("-p", "no:cacheprovider", "-p", "tests.machines.ending", "-c", os.devnull)
+
+
+def pytest_command(directory: Path) -> list[str]:
+    (directory / "test_long.py").write_text(TESTS)
+    return [sys.executable, "-m", "pytest", *ARGUMENTS, "--rootdir", str(directory), str(directory)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_of_the_background_with_what_it_made_and_a_second_one_does_not_hinder_that(
+    tmp_path: Path, number: signal.Signals
+):
+    in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *pytest_command(tmp_path)]
+    with subprocess.Popen(in_background, cwd=PROJECT, stdout=subprocess.DEVNULL) as run:
+        eventually((tmp_path / "made").exists)
+        run.send_signal(number)
+        eventually((tmp_path / "removing").exists)
+        run.send_signal(signal.SIGTERM)
+        run.send_signal(signal.SIGINT)
+        (tmp_path / "go-on").touch()
+        assert run.wait() == pytest.ExitCode.INTERRUPTED
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("of_rounds", [False, True])
+def test_a_run_whose_starter_was_killed_ends_with_what_it_made(tmp_path: Path, of_rounds: bool):
+    command = pytest_command(tmp_path)
+    if of_rounds:
+        command = [*command[:2], "tests.machines.rounds", "2", "10", *command[3:]]
+    (tmp_path / "go-on").touch()
+    program = f"from tests.machines import host; host.run({command!r}, {{}}, time_limit_seconds=86400)"
+    starter = [sys.executable, "-c", program]
+    with subprocess.Popen(starter, cwd=PROJECT, stdout=subprocess.DEVNULL) as run:
+        pid = int(eventually(lambda: written(tmp_path / "made")))
+        run.kill()  # it cannot say anything any more
+    eventually(lambda: not (tmp_path / "made").exists())
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def written(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_what_the_host_runs_is_asked_to_end(tmp_path: Path):
+    asked = tmp_path / "asked"
+    script = f"trap 'touch {asked}; exit 3' TERM; while :; do sleep 0.01; done"
+    assert host.run(["sh", "-c", script], {}, time_limit_seconds=0.5) == 124
+    assert asked.exists()
