@@ -7,7 +7,7 @@ import signal
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.held import Held
 from tests.cluster.nodes import MakeNode, Node
-from tests.cluster.workspaces import IMPATIENT, SLEEP, Workspace, deployment, is_ready, pod
+from tests.cluster.workspaces import IMPATIENT, SLEEP, Workspace, deployment, is_ready, pod, restarts
 from tests.kernel.live_tree import cgroups_below, processes_in
 from tests.kernel.waiting import eventually
 
@@ -32,7 +32,7 @@ def test_an_agent_killed_at_any_moment_loses_and_doubles_nothing(
     eventually(lambda: len(workspace.pods()) == 6, within_seconds=120)
     for one in workspace.pods():
         assert is_ready(one)
-        assert one["status"]["containerStatuses"][0]["restartCount"] == 0, one["status"]
+        assert restarts(one) == 0, one["status"]
     for node in nodes:
         eventually(lambda: node.pods() == workspace.uids_on(node.name))  # noqa: B023 - asked at once
     held.check()
@@ -64,7 +64,7 @@ def test_without_the_api_server_pods_go_on_and_it_learns_everything_afterwards(
     finally:
         plane.start_api_server()
 
-    workspace.until("falls", lambda one: one["status"]["containerStatuses"][0]["restartCount"] == 2)
+    workspace.until("falls", lambda one: restarts(one) == 2)
     stayed = workspace.until("stays", is_ready)
     assert stayed["status"]["containerStatuses"] == before["stays"]["status"]["containerStatuses"]
     node.await_ready()

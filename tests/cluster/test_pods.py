@@ -1,7 +1,7 @@
 """Pods of a real cluster on Evenkeel's nodes, from kubectl's point of view."""
 
 from tests.cluster.nodes import Node
-from tests.cluster.workspaces import SLEEP, Workspace, condition, deployment, is_ready, pod, shell
+from tests.cluster.workspaces import SLEEP, Workspace, condition, deployment, is_ready, pod, restarts, shell
 from tests.kernel.waiting import eventually
 
 
@@ -37,7 +37,7 @@ def test_a_job_of_three_pods_completes(workspace: Workspace, nodes: list[Node]):
 
 def test_a_container_that_fails_is_restarted_and_its_end_is_told(workspace: Workspace, nodes: list[Node]):
     workspace.apply(pod("fails", *shell("echo nothing goes >&2; exit 3")))
-    seen = workspace.until("fails", lambda one: one["status"]["containerStatuses"][0]["restartCount"] >= 1)
+    seen = workspace.until("fails", lambda one: restarts(one) >= 1)
     assert seen["status"]["phase"] == "Running"
     assert seen["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 3
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.nodes import MakeNode, Node
-from tests.cluster.workspaces import SLEEP, Workspace, is_ready, pod, shell
+from tests.cluster.workspaces import SLEEP, Workspace, is_ready, pod, restarts, shell
 from tests.kernel.agents import RUNTIMES
 from tests.kernel.live_tree import cgroups_below, processes_in
 from tests.kernel.sessions import Terminal, open_streams
@@ -110,7 +110,7 @@ def test_the_log_of_the_run_before(pods: Running, workspace: Workspace):
     image = "host" if pods.node.agent.containerd is None else TEST
     run = pod("again", *shell("echo run $$; exit 1"), container={"image": image}, nodeName=pods.node.name)
     workspace.apply(run)
-    workspace.until("again", lambda one: one["status"]["containerStatuses"][0]["restartCount"] >= 1)
+    workspace.until("again", lambda one: restarts(one) >= 1)
     assert pods.done("logs", "again", "--previous").startswith(b"run ")
 
 

@@ -150,5 +150,11 @@ def condition(status_of: dict[str, Any], kind: str) -> str:
     return next((one["status"] for one in conditions if one["type"] == kind), "")
 
 
+def restarts(one: dict[str, Any]) -> int:
+    """Of the pod's first container; 0 if its node has said nothing of it yet."""
+    statuses = one["status"].get("containerStatuses") or [{"restartCount": 0}]
+    return int(statuses[0]["restartCount"])
+
+
 def is_ready(one: dict[str, Any]) -> bool:
     return condition(one, "Ready") == "True"
