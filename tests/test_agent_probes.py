@@ -21,6 +21,7 @@ from evenkeel.api.container import (
 )
 from evenkeel.policy.lifecycle.probe_results import ProbeKind, ProbeOutcome
 from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
+from tests.models.agents import drive, pods_of, until
 
 PATIENT_SECONDS = 30.0
 ATTEMPT = Attempt("uid", "c", 1)
@@ -151,11 +152,44 @@ def test_a_redirect_is_followed_on_the_same_host_only():
         seen.append(path)
         to = {"/": "/next", "/next": "http://127.0.0.1.nowhere.invalid/away", "/bad": "/broken"}.get(path)
         line = f"302 Found\r\nLocation: {to}" if to else "500 Broken"
-        writer.write(f"HTTP/1.1 {line}\r\n\r\n".encode())
+        writer.write(f"HTTP/1.1 {line}\r\nContent-Length: 7\r\n\r\nMoved.\n".encode())
 
-    assert asked(handle) == Answer(True)
+    assert asked(handle) == Answer(True, "Probe terminated redirects, Response body: Moved.")
     assert seen == ["/", "/next"]
     assert asked(handle, path="/bad").is_success is False
+
+
+@pytest.mark.parametrize(
+    "length, body, told",
+    [
+        ("Content-Length: 3", b"abcdef", " abc"),
+        ("Content-Length: 99", b"abc", " abc"),
+        ("Content-Length: -1", b"abc", ""),
+        (f"Content-Length: {9**30}", b"abc", ""),
+        ("Transfer-Encoding: chunked", b"3\r\nabc\r\n0\r\n\r\n", ""),
+        ("Content-Length: 5000", b"a" * 5000, f" {'a' * 1024}"),
+        ("Content-Length: 4", b"a\x1b\xff\n", " a \N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_of_the_body_of_a_redirect_that_is_not_followed_the_beginning_is_told(length, body, told):
+    head = f"HTTP/1.1 302 Found\r\nLocation: http://nowhere.invalid/\r\n{length}\r\n\r\n".encode()
+    answer = asked(answering(head + body))
+    assert answer == Answer(True, f"Probe terminated redirects, Response body:{told}")
+
+
+def test_a_success_with_a_warning_is_told_in_an_event_and_is_no_failure(place):
+    async def run(agent):
+        async with server(answering(b"HTTP/1.1 302 F\r\nLocation: http://nowhere.invalid/\r\n\r\n")) as port:
+            probe = f"{{httpGet: {{port: {port}}}, periodSeconds: 1}}"
+            container = f"{{name: c, image: host, command: [x], livenessProbe: {probe}}}"
+            pod = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{containers: [{container}]}}}}"
+            await agent.apply(pods_of(pod))
+            await until(lambda: any(one.reason == "ProbeWarning" for one in agent.events()))
+        (told,) = {one.message for one in agent.events() if one.reason == "ProbeWarning"}
+        assert told == "liveness probe of container c: Probe terminated redirects, Response body:"
+        assert not [one for one in agent.events() if one.reason in ("Unhealthy", "Killing")]
+
+    drive(place, run)
 
 
 def test_a_redirect_without_end_fails():

@@ -1,11 +1,12 @@
 """Sends one probe request to a container, over HTTP or TCP.
 
 The container may be broken or hostile. So only the status line counts. Headers are read only for a redirect or an
-interim answer, and only up to a limit. A body is never read. One timeout covers the whole request.
+interim answer, and only up to a limit. The beginning of a body is read only of a redirect that is not followed. One
+timeout covers the whole request.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPSocketAction
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "127.0.0.1"  # of a pod with the host's network
 _LONGEST_LINE_BYTES = 8192
 _MOST_HEADERS = 100
+_MOST_BODY_BYTES = 1024
+_LONGEST_LENGTH = 18  # digits
 _MOST_REDIRECTS = 10
 _MOST_INTERIM = 5  # interim answers (1xx) before the final one
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Answer(NamedTuple):
-    """The answer to a probe. `is_success` is None if the request itself failed: the container's health is unknown."""
+    """The answer to a probe. `is_success` is None if the request itself failed: the container's health is unknown. A
+    success with a message is one with a warning."""
 
     is_success: bool | None
     message: str = ""
@@ -32,7 +36,8 @@ async def ask_http(
     action: HTTPGetAction, container: Container, timeout_seconds: float, pod_host: str = DEFAULT_HOST
 ) -> Answer:
     """Sends a GET to the pod at `pod_host`, unless the action names another host. A status from 200 to 399 is a
-    success. A redirect to the same host is followed. A redirect to another host counts as the answer."""
+    success. A redirect to the same host is followed. A redirect to another host counts as the answer, with a
+    warning."""
     port = port_number(action.port, container.ports)
     if port is None:
         return _no_port(action.port)
@@ -120,12 +125,27 @@ class _Request(NamedTuple):
 async def _follow(request: _Request) -> Answer:
     first_host = request.host
     for _ in range(_MOST_REDIRECTS + 1):
-        status, location = await _status(request)
-        following = _redirected(request, location) if location else None
-        if following is None or following.host != first_host:
-            return Answer(200 <= status < 400, "" if 200 <= status < 400 else f"HTTP status {status}")
-        request = following
+        reply = await _asked(request, first_host)
+        if reply.following is None:
+            return _answer(reply)
+        request = reply.following
     return Answer(False, f"stopped after {_MOST_REDIRECTS} redirects")
+
+
+class _Reply(NamedTuple):
+    """`following` is the request of a redirect that is to be followed; `body` the beginning of that of another one."""
+
+    status: int
+    following: _Request | None = None
+    body: str = ""
+
+
+def _answer(reply: _Reply) -> Answer:
+    if not 200 <= reply.status < 400:
+        return Answer(False, f"HTTP status {reply.status}")
+    if reply.status < 300:
+        return Answer(True)
+    return Answer(True, f"Probe terminated redirects, Response body: {reply.body}".rstrip())
 
 
 def _redirected(request: _Request, location: str) -> _Request | None:
@@ -141,8 +161,7 @@ def _redirected(request: _Request, location: str) -> _Request | None:
     return request._replace(is_https=is_https, host=parts.hostname, port=port, target=target)
 
 
-async def _status(request: _Request) -> tuple[int, str]:
-    """The status code, and for a redirect its location."""
+async def _asked(request: _Request, first_host: str) -> _Reply:
     text = request.text()
     reader, writer = await asyncio.open_connection(
         request.host,
@@ -156,10 +175,15 @@ async def _status(request: _Request) -> tuple[int, str]:
         for _ in range(_MOST_INTERIM + 1):
             status = _status_code(await reader.readline())
             if status in _REDIRECTS:
-                return status, await _location(reader)
+                headers = await _headers(reader)
+                location = headers.get("location")
+                following = _redirected(request, location) if location else None
+                if following is not None and following.host == first_host:
+                    return _Reply(status, following)
+                return _Reply(status, body=await _body(reader, headers))
             if status >= 200:
-                return status, ""
-            await _location(reader)  # the headers of an interim answer
+                return _Reply(status)
+            await _headers(reader)  # of an interim answer
         raise ValueError("too many interim answers")
     finally:
         writer.transport.abort()  # the rest of the answer is not needed
@@ -175,16 +199,28 @@ def _status_code(line: bytes) -> int:
     return int(code)
 
 
-async def _location(reader: asyncio.StreamReader) -> str:
-    found = ""
+async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:
+    """By name in lower case; of those with the same name the last."""
+    found: dict[str, str] = {}
     for _ in range(_MOST_HEADERS):
         line = (await reader.readline()).rstrip(b"\r\n")
         if not line:
             return found
         name, _, value = line.partition(b":")
-        if name.strip().lower() == b"location":
-            found = value.strip().decode("latin-1")
+        found[name.strip().lower().decode("latin-1")] = value.strip().decode("latin-1")
     raise ValueError(f"the answer has more than {_MOST_HEADERS} headers")
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> str:
+    """The beginning of a body as text; empty if its length is not known before."""
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_LENGTH):
+        return ""
+    try:
+        content = await reader.readexactly(min(int(length), _MOST_BODY_BYTES))
+    except asyncio.IncompleteReadError as error:
+        content = error.partial
+    return printable(content.decode(errors="replace"))
 
 
 def _unverified() -> "ssl.SSLContext":

@@ -109,7 +109,7 @@ class Probes:
             before = state
             state = _after(kind, probe, state, answer, began_at)
             has_changed = state.outcome is not before.outcome
-            if has_changed or not answer.is_success:
+            if has_changed or not answer.is_success or answer.message:
                 self._report(Probed(attempt, kind, state.outcome, has_changed, answer))
         if kind is ProbeKind.STARTUP and state.outcome is ProbeOutcome.PASSED and attempt in self._tasks:
             self.watch(attempt, container, started_at, is_started=True)
@@ -211,9 +211,10 @@ class Prober(PodObserver):
         if record is None:
             return
         container = next(each for each in record.pod.spec.every_container if each.name == name)
-        if not probed.answer.is_success:
+        if not probed.answer.is_success or probed.answer.message:
             message = f"{probed.kind} probe of container {name}: {probed.answer.message}"
-            self._event_recorder.record(WARNING, "Unhealthy", message, record.pod, name)
+            reason = "ProbeWarning" if probed.answer.is_success else "Unhealthy"
+            self._event_recorder.record(WARNING, reason, message, record.pod, name)
         state, now = record.state, self._clock()
         if probed.has_changed and probed.kind is ProbeKind.READINESS:
             state = changes.with_readiness(
