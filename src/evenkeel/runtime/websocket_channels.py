@@ -28,13 +28,22 @@ class WebSocketChannels:
         self._reader = reader
         self._writer = writer
         self._sending = asyncio.Lock()
-        # Everything is with the peer before `drain` returns: nothing piles up here.
-        writer.transport.set_write_buffer_limits(high=0)
+        # Everything is with the peer before `drain` returns: nothing piles up here. With 0, asyncio's TLS would wait
+        # forever.
+        is_tls = writer.get_extra_info("ssl_object") is not None
+        writer.transport.set_write_buffer_limits(high=1 if is_tls else 0)
 
     async def send(self, channel: int, data: bytes = b"") -> None:
         """Returns when the peer has taken it. Raises OSError when the peer is gone."""
+        await self._send_message(BytesMessage(data=bytes((channel,)) + data))
+
+    async def send_text(self, message: str) -> None:
+        """Otherwise as `send`."""
+        await self._send_message(TextMessage(data=message))
+
+    async def _send_message(self, message: Event) -> None:
         try:
-            await self.send_event(BytesMessage(data=bytes((channel,)) + data))
+            await self.send_event(message)
         except LocalProtocolError:
             raise ConnectionResetError from None  # the peer has closed the WebSocket
 

@@ -14,7 +14,7 @@ from evenkeel.server.http import Refused
 
 
 class WebSocket:
-    """`protocol` is the one that was agreed on."""
+    """`protocol` is the one that was agreed on; empty if the client named none, and may do that."""
 
     def __init__(self, head: h11.Request, protocols: tuple[str, ...]) -> None:
         """Reads the request. Raises Refused if it does not ask for a WebSocket with one of these protocols."""
@@ -32,12 +32,12 @@ class WebSocket:
             raise Refused(
                 400, "this takes a WebSocket", hint=f"upgrade the connection, with {protocols[0]}"
             ) from None
-        chosen = next((name for name in protocols if name in offered), None)
+        chosen = next((name for name in protocols if name in (offered or [""])), None)
         if chosen is None:
             raise Refused(
                 400,
                 f"Sec-WebSocket-Protocol: {', '.join(offered)[:80] or 'none'} is not spoken here",
-                hint=f"there are {', '.join(protocols)}",
+                hint=f"there are {', '.join(filter(None, protocols))}",
             )
         self.protocol = chosen
         self._channels: WebSocketChannels | None = None
@@ -49,7 +49,7 @@ class WebSocket:
         """Takes over the connection. `received` was read after the request."""
         self._channels = WebSocketChannels(self._wire, reader, writer)
         self._writer = writer
-        await self._channels.send_event(AcceptConnection(subprotocol=self.protocol))
+        await self._channels.send_event(AcceptConnection(subprotocol=self.protocol or None))
         if received:
             self._wire.receive_data(received)
 
@@ -57,6 +57,11 @@ class WebSocket:
         """Returns when the client has taken it. Raises OSError when the client is gone."""
         assert self._channels is not None
         await self._channels.send(channel, data)
+
+    async def send_text(self, message: str) -> None:
+        """A message with its channel, as a protocol of text has it. Otherwise as `send`."""
+        assert self._channels is not None
+        await self._channels.send_text(message)
 
     async def parts(self) -> AsyncIterator[Part]:
         """The client's messages, until it closes the WebSocket or is gone."""

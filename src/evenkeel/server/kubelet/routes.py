@@ -13,10 +13,12 @@ from evenkeel.server.http import Answer, Refused, Request, Route, Stream, Upgrad
 from evenkeel.server.kubelet.container_logs import ContainerLogs
 from evenkeel.server.kubelet.node_pods import NodePods
 from evenkeel.server.kubelet.port_streams import forward_ports
+from evenkeel.server.kubelet.session_websocket import WebSocketSession, session_transport
 from evenkeel.server.kubelet.spdy import PORT_PROTOCOLS, SESSION_PROTOCOLS, SessionChannels, Spdy
 from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
 from evenkeel.server.session_handlers import SessionPlaces
-from evenkeel.server.session_relay import relay
+from evenkeel.server.session_relay import Channels, relay
+from evenkeel.server.websocket import WebSocket
 
 _TRUE = ("1", "true")
 Handle = Callable[[Request], Awaitable[Answer | Stream | Upgrade]]
@@ -40,8 +42,10 @@ class NodeRoutes:
         either = ("GET", "POST")
         self._addresses = (
             _Address("containerLogs", (3,), Route(ContainerLogs(pods, paths).handle), ("GET",)),
-            _Address("exec", (3, 4), Route(self._exec, False, SESSION_PROTOCOLS, Spdy), either),
-            _Address("attach", (3, 4), Route(self._attach, False, SESSION_PROTOCOLS, Spdy), either),
+            _Address("exec", (3, 4), Route(self._exec, False, SESSION_PROTOCOLS, session_transport), either),
+            _Address(
+                "attach", (3, 4), Route(self._attach, False, SESSION_PROTOCOLS, session_transport), either
+            ),
             _Address("portForward", (2, 3), Route(self._port_forward, False, PORT_PROTOCOLS, Spdy), either),
             _Address("stats", (1,), Route(self._stats)),
             _Address("metrics", (0, 1), Route(self._metrics)),
@@ -74,8 +78,8 @@ class NodeRoutes:
         return await self._session(lambda: self._front.open_attach(pod.key, container, wanted), wanted)
 
     async def _session(self, open_session: Callable[[], Awaitable[Session]], wanted: Streams) -> Upgrade:
-        async def serve(spdy: Spdy, session: Session) -> None:
-            channels = await SessionChannels.opened(spdy, wanted)
+        async def serve(transport: Spdy | WebSocket, session: Session) -> None:
+            channels = await _opened(transport, wanted)
             if channels is None:
                 await session.close()
             else:
@@ -123,6 +127,18 @@ class NodeRoutes:
         if any(uid != pod.metadata.uid for uid in uids):
             raise Refused(404, f'pod "{name[:253]}" has another UID')
         return pod
+
+
+async def _opened(transport: Spdy | WebSocket, wanted: Streams) -> Channels | None:
+    """The channels of a session; None if the client is gone before, or does not open its streams."""
+    if isinstance(transport, Spdy):
+        return await SessionChannels.opened(transport, wanted)
+    channels = WebSocketSession(transport, wanted)
+    try:
+        await channels.begin()
+    except OSError:
+        return None
+    return channels
 
 
 def _nothing() -> Refused:

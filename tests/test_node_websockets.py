@@ -1,0 +1,164 @@
+"""The server of a cluster's node: commands in pods over WebSockets, in the forms before version 5."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Message,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
+
+from tests.models.node_servers import ALLOWED, NodeFront, NodeUnderTest, a_pod, node_server
+from tests.models.spdy_client import connected
+
+EXEC = "/exec/default/web/app?"
+PLAIN, BASE64, V4, V4_BASE64 = (
+    "channel.k8s.io",
+    "base64.channel.k8s.io",
+    "v4.channel.k8s.io",
+    "v4.base64.channel.k8s.io",
+)
+IS_TEXT = (BASE64, V4_BASE64)
+HAS_STATUS = (V4, V4_BASE64)
+FORMS = (PLAIN, BASE64, V4, V4_BASE64, "")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeUnderTest]:
+    front = NodeFront()
+    with node_server(tmp_path, front) as one:
+        one.call(front.put, a_pod())
+        yield one
+
+
+class Client:
+    """`protocol` is what the server has agreed on; None if it has refused the WebSocket."""
+
+    def __init__(self, node: NodeUnderTest, target: str, *offered: str) -> None:
+        self._connection = connected(node.port, node.trusting())
+        self._wire = WSConnection(ConnectionType.CLIENT)
+        headers = [(b"Authorization", f"Bearer {ALLOWED}".encode())]
+        request = Request(host="node", target=target, subprotocols=list(offered), extra_headers=headers)
+        self._connection.sendall(self._wire.send(request))
+        self._events = self._received()
+        answer = next(self._events)
+        assert isinstance(answer, AcceptConnection | RejectConnection)
+        self.is_accepted = isinstance(answer, AcceptConnection)
+        self.protocol = (answer.subprotocol or "") if isinstance(answer, AcceptConnection) else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def _received(self) -> Iterator[object]:
+        while True:
+            yield from self._wire.events()
+            received = self._connection.recv(1 << 16)
+            self._wire.receive_data(received or None)
+
+    def send(self, channel: int, data: bytes) -> None:
+        is_text = self.protocol in IS_TEXT
+        coded = f"{channel}{base64.b64encode(data).decode()}"
+        message: Message = TextMessage(coded) if is_text else BytesMessage(bytes((channel,)) + data)
+        self._connection.sendall(self._wire.send(message))
+
+    def send_text(self, message: str) -> None:
+        self._connection.sendall(self._wire.send(TextMessage(message)))
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Until the server closes the WebSocket."""
+        held: list[bytes] = []
+        for event in self._events:
+            if isinstance(event, CloseConnection):
+                return
+            assert isinstance(event, TextMessage if self.protocol in IS_TEXT else BytesMessage)
+            held.append(event.data.encode() if isinstance(event.data, str) else bytes(event.data))
+            if event.message_finished:
+                whole, held = b"".join(held), []
+                if self.protocol in IS_TEXT:
+                    yield int(whole[:1]), base64.b64decode(whole[1:], validate=True)
+                else:
+                    yield whole[0], whole[1:]
+
+
+def command(text: str) -> str:
+    return f"command=sh&command=-c&command={text.replace(' ', '%20').replace(';', '%3B').replace('&', '%26')}"
+
+
+@pytest.mark.parametrize("protocol", FORMS)
+def test_a_command_has_its_streams_and_its_end_in_the_form_of_the_protocol(
+    node: NodeUnderTest, protocol: str
+):
+    target = f"{EXEC}output=1&error=1&{command('echo a; echo b >&2; exit 3')}"
+    with Client(node, target, *filter(None, [protocol])) as client:
+        assert client.protocol == protocol
+        first, *said = client.messages()
+    assert first == (1, b"")
+    streams = {channel: b"".join(data for one, data in said if one == channel) for channel in (1, 2, 3)}
+    assert (streams[1], streams[2]) == (b"a\n", b"b\n")
+    if protocol in HAS_STATUS:
+        assert json.loads(streams[3])["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+    else:
+        assert streams[3] == b"command terminated with exit code 3"
+    assert all(one.closed.wait(30) for one in node.front.sessions)
+
+
+@pytest.mark.parametrize("protocol", FORMS)
+def test_nothing_is_said_of_a_good_end_before_version_4(node: NodeUnderTest, protocol: str):
+    with Client(node, f"{EXEC}error=1&{command('true')}", *filter(None, [protocol])) as client:
+        first, *said = client.messages()
+    assert first == (2, b"")
+    assert [json.loads(data)["status"] for _, data in said] == (["Success"] if protocol in HAS_STATUS else [])
+
+
+@pytest.mark.parametrize("protocol", FORMS)
+@pytest.mark.parametrize("size", [1, 2, 3, 100_000])
+def test_input_reaches_the_command(node: NodeUnderTest, protocol: str, size: int):
+    sent = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    target = f"{EXEC}input=1&output=1&{command(f'head -c {2 * size}')}"
+    with Client(node, target, *filter(None, [protocol])) as client:
+        client.send(0, sent)
+        client.send(1, b"for nobody")
+        client.send(0, sent)
+        said = b"".join(data for channel, data in client.messages() if channel == 1)
+    assert said == sent * 2
+
+
+def test_what_is_not_base64_ends_the_session(node: NodeUnderTest):
+    with Client(node, f"{EXEC}input=1&output=1&{command('cat')}", BASE64) as client:
+        client.send_text("0%%%%")
+        list(client.messages())
+    (one,) = node.front.sessions
+    assert one.closed.wait(30)
+
+
+def test_a_client_that_leaves_ends_its_command(node: NodeUnderTest):
+    with Client(node, f"{EXEC}output=1&{command('sleep 60')}", PLAIN):
+        pass
+    (one,) = node.front.sessions
+    assert one.closed.wait(30)
+
+
+def test_a_protocol_that_kubelet_does_not_speak_is_refused(node: NodeUnderTest):
+    for offered in ("v5.channel.k8s.io", "portforward.k8s.io"):
+        with Client(node, f"{EXEC}output=1&{command('true')}", offered) as client:
+            assert client.protocol is None
+    assert node.front.sessions == []
+
+
+def test_without_the_right_nothing_is_opened(node: NodeUnderTest):
+    headers = {"Authorization": "Bearer another", "Connection": "Upgrade", "Upgrade": "websocket"}
+    assert node.ask(f"{EXEC}output=1&{command('true')}", headers=headers)[0] == 401
+    assert node.front.sessions == []
