@@ -24,6 +24,7 @@ from evenkeel.kube.node_object import status_patch as node_patch
 from evenkeel.kube.pod_object import (
     NotHonoured,
     ended_status,
+    not_honoured_status,
     read_pod,
     status_patch,
     wanted_status,
@@ -65,6 +66,33 @@ def test_what_this_node_cannot_give_is_said_of_a_pod():
     )
     assert isinstance(pod, NotHonoured)
     assert "spec.volumes[0].nfs" in pod.message
+
+
+@pytest.mark.parametrize("name", ["windows", "Linux"])
+def test_a_pod_for_another_system_is_rejected_as_by_kubelet(name: str):
+    value = pod_json(os={"name": name})
+    refused = read_pod(value, Profile.DOCUMENTS, ())
+    assert isinstance(refused, NotHonoured)
+    assert refused.reason == "PodOSNotSupported"
+    assert not_honoured_status(value, refused) == {
+        "phase": "Failed",
+        "reason": "PodOSNotSupported",
+        "message": "Pod was rejected: Failed to admit pod as the OS field doesn't match node OS",
+        "observedGeneration": 1,
+    }
+
+
+def test_a_pod_that_only_this_node_cannot_run_stays_pending():
+    value = pod_json()
+    status = not_honoured_status(value, NotHonoured("spec.volumes[0].nfs: cannot be had here"))
+    assert (status["phase"], status["reason"]) == ("Pending", "NotHonoured")
+    assert status["message"] == "spec.volumes[0].nfs: cannot be had here"
+
+
+@pytest.mark.parametrize("spec", [{"os": {"name": "linux"}}, {"os": {}}, {}])
+def test_a_pod_for_linux_or_for_any_system_is_taken(spec: dict[str, Any]):
+    windows = {"windowsOptions": {"runAsUserName": "ContainerUser"}}
+    assert read(pod_json(securityContext=windows, container={"securityContext": windows}, **spec))
 
 
 def test_a_claim_of_a_cluster_is_not_a_directory_of_this_machine():

@@ -15,6 +15,7 @@ from evenkeel.api.container import (
 )
 from evenkeel.api.pod import Pod, PodSecurityContext, PodSpec, Sysctl
 from evenkeel.runtime import syscalls
+from evenkeel.runtime.cri import cri_refusals
 from evenkeel.runtime.process import process_refusals, seccomp
 from evenkeel.runtime.process.process_refusals import Powers
 from evenkeel.runtime.process.supervisor import plan, spawn
@@ -115,14 +116,6 @@ def test_root_is_not_without_a_filter(security):
         ("spec.hostPID", pod(host_pid=True)),
         ("spec.hostIPC", pod(host_ipc=True)),
         (
-            "spec.securityContext.sysctls: a.b",
-            pod(security_context=PodSecurityContext(sysctls=(Sysctl("a.b", "1"),))),
-        ),
-        (
-            "spec.securityContext.sysctls: net.ipv4.tcp_rmem needs a network of the pod's own",
-            pod(security_context=PodSecurityContext(sysctls=(Sysctl("net.ipv4.tcp_rmem", "1 2 3"),))),
-        ),
-        (
             "spec.securityContext.sysctls: kernel.shm_rmid_forced has no value",
             pod(security_context=PodSecurityContext(sysctls=(Sysctl("kernel.shm_rmid_forced", ""),))),
         ),
@@ -131,14 +124,51 @@ def test_root_is_not_without_a_filter(security):
             "spec.securityContext.seLinuxOptions",
             pod(security_context=PodSecurityContext(se_linux_options=SELinuxOptions(level="s0"))),
         ),
-        (
-            "securityContext.windowsOptions",
-            pod(SecurityContext(windows_options=WindowsSecurityContextOptions(run_as_user_name="x"))),
-        ),
     ],
 )
 def test_what_cannot_be_had_is_refused_with_its_field(field, one):
     assert field in refusal(one)
+
+
+@pytest.mark.parametrize(
+    ("sysctl", "has_own_network", "said"),
+    [
+        (Sysctl("a.b", "1"), True, 'forbidden sysctl: "a.b" not allowlisted'),
+        (Sysctl("kernel/msgmax", "1"), True, 'forbidden sysctl: "kernel.msgmax" not allowlisted'),
+        (
+            Sysctl("net.ipv4.tcp_rmem", "1 2 3"),
+            False,
+            'forbidden sysctl: "net.ipv4.tcp_rmem" not allowed with host net enabled',
+        ),
+        (Sysctl("net.ipv4.tcp_rmem", "1 2 3"), True, ""),
+        (Sysctl("kernel.shm_rmid_forced", "1"), False, ""),
+    ],
+)
+def test_a_sysctl_that_reaches_beyond_the_pod_is_refused_with_the_reason_and_words_of_kubelet(
+    sysctl: Sysctl, has_own_network: bool, said: str
+):
+    one = pod(security_context=PodSecurityContext(sysctls=(sysctl,)), host_network=not has_own_network)
+    for found in (
+        process_refusals.refusal(one, Powers(0, 0)),
+        cri_refusals.refusal(in_image(one), Granted()),
+    ):
+        if not said:
+            assert found is None
+            continue
+        assert found is not None
+        assert found.reason == "SysctlForbidden"
+        assert found.message.startswith(said)
+
+
+def in_image(one: Pod) -> Pod:
+    containers = tuple(each._replace(image="registry.example/a:1") for each in one.spec.containers)
+    return one._replace(spec=one.spec._replace(containers=containers))
+
+
+def test_what_is_for_windows_is_passed_over_as_by_kubelet():
+    options = WindowsSecurityContextOptions(run_as_user_name="x")
+    assert refusal(pod(SecurityContext(windows_options=options))) == ""
+    assert refusal(pod(security_context=PodSecurityContext(windows_options=options))) == ""
 
 
 PRIVILEGED = pod(SecurityContext(privileged=True))

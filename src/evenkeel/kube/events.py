@@ -14,7 +14,7 @@ from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.kube.client import NOT_FOUND, ApiError, Client, Json, path_of
-from evenkeel.policy.admission import NOT_HONOURED
+from evenkeel.kube.pod_object import NotHonoured
 from evenkeel.policy.lifecycle.pod_status import timestamp
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,13 @@ class EventPublisher:
             about, event = await self._own.get()
             await self._publish(event._replace(number=-1), about)
 
-    def refused(self, one: Json, message: str) -> None:
+    def refused(self, one: Json, refused: NotHonoured) -> None:
         """This node cannot run the pod."""
+        message, reason = refused
         metadata = one["metadata"]
         log.warning("cluster: pod %s cannot run here: %s", metadata.get("name"), message)
         about = _reference("Pod", str(metadata["name"]), str(metadata["uid"]), str(metadata.get("namespace")))
-        self._put(about, NOT_HONOURED, message)
+        self._put(about, reason, message)
 
     def rebooted(self, boot_id: str) -> None:
         """The machine was rebooted since the API server heard of it."""

@@ -23,6 +23,7 @@ TERMINAL = (FAILED, SUCCEEDED)
 MIRROR = "kubernetes.io/config.mirror"
 _TERMINATION_MESSAGES_BYTES = 12 << 10  # of all containers of a pod
 _REJECTED = "Pod was rejected: "
+LINUX = "linux"
 # What the status of a container has here, and Kubernetes does not know.
 _OURS = ("memoryQosClass", "cpuQosClass")
 # Fields that the node owns, beside the conditions. They are replaced as a whole.
@@ -33,14 +34,21 @@ _OWNED = (
 
 
 class NotHonoured(NamedTuple):
-    """A pod that this node cannot run as it is written."""
+    """A pod that this node cannot run as it is written. With a reason of kubelet it is rejected as by kubelet."""
 
     message: str
+    reason: str = NOT_HONOURED
+
+
+_OTHER_OS = NotHonoured("Failed to admit pod as the OS field doesn't match node OS", "PodOSNotSupported")
 
 
 def read_pod(value: Json, profile: Profile, service_env: Sequence[EnvVar]) -> Pod | NotHonoured:
     """`service_env` are the variables with the addresses of Services. A container's own variables override them."""
     findings = Findings()
+    spec_of = value.get("spec") or {}
+    if (spec_of.get("os") or {}).get("name", LINUX) != LINUX:
+        return _OTHER_OS
     written = {"metadata": value.get("metadata"), "spec": value.get("spec")}
     pod = default_pod(decode(Pod, written, findings), profile)
     problems = [*findings.problems, *findings.refused, *_claims(pod), *validate_pod(pod, profile)]
@@ -159,10 +167,13 @@ def _apply_gates(status: Json, value: Json) -> None:
             one["lastTransitionTime"] = before.get("lastTransitionTime") or one["lastTransitionTime"]
 
 
-def not_honoured_status(value: Json, message: str) -> Json:
-    """The status of a pod that this node cannot run. It stays pending: a controller that saw it fail would make another
-    one at once, and so on."""
-    status: Json = {"phase": PENDING, "reason": NOT_HONOURED, "message": message}
+def not_honoured_status(value: Json, refused: NotHonoured) -> Json:
+    """The status of a pod that this node cannot run. Where kubelet would run it, it stays pending: a controller that
+    saw it fail would make another one at once, and so on."""
+    message, reason = refused
+    status: Json = {"phase": PENDING, "reason": reason, "message": message}
+    if reason != NOT_HONOURED:
+        status |= {"phase": FAILED, "message": f"{_REJECTED}{message}"}
     if generation := value["metadata"].get("generation"):
         status["observedGeneration"] = generation
     return status

@@ -66,7 +66,7 @@ class PodSync:
         data: FirstData,
         profile: Profile,
         addresses: tuple[str, str],
-        on_refusal: Callable[[Json, str], None],
+        on_refusal: Callable[[Json, NotHonoured], None],
     ) -> None:
         """`addresses` are the node's and how the agent knows this machine. `on_refusal` hears of a pod that this node
         cannot run, and why."""
@@ -80,7 +80,7 @@ class PodSync:
         self._addresses = addresses
         self._on_refusal = on_refusal
         self._objects: dict[str, Json] = {}  # by UID: the pods as the API server has them
-        self._refused: dict[str, str] = {}  # by UID: why this node cannot run the pod
+        self._refused: dict[str, NotHonoured] = {}  # by UID: why this node cannot run the pod
         self._last: dict[str, Pod] = {}  # by UID: the last status of a pod that has left the agent
         self._starting: dict[str, Pod] = {}  # by UID: pods that wait for their data, at their newest
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,9 +143,9 @@ class PodSync:
             else:
                 self._starting[uid] = pod
                 self._spawn(self._start(uid, pod))
-        elif self._refused.get(uid) != pod.message and self._pods.get(uid) is None:
-            self._refused[uid] = pod.message
-            self._on_refusal(one, pod.message)
+        elif self._refused.get(uid) != pod and self._pods.get(uid) is None:
+            self._refused[uid] = pod
+            self._on_refusal(one, pod)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)

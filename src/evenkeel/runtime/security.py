@@ -11,6 +11,7 @@ from typing import NamedTuple
 from evenkeel.api.config import HOST_IPC, HOST_PID, PRIVILEGED, flag_of
 from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SecurityContext, SELinuxOptions
 from evenkeel.api.pod import Pod, PodSecurityContext
+from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.environment import identity
 from evenkeel.runtime.id_ranges import LENGTH
@@ -126,7 +127,7 @@ def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
             yield f"spec.{name}: true {_not_allowed(name)}"
     of_pod = spec.security_context
     if of_pod is not None:
-        yield from _sysctl_problems(pod, has_own_network=granted.has_own_network)
+        yield from _sysctl_values(pod)
         yield from _modules(of_pod, "spec.securityContext", granted)
     for field, container in spec.container_fields:
         yield from _container_problems(pod, container, f"{field}.securityContext", granted)
@@ -162,15 +163,25 @@ def _not_allowed(name: str) -> str:
     )
 
 
-def _sysctl_problems(pod: Pod, *, has_own_network: bool) -> Iterator[str]:
-    field = "spec.securityContext.sysctls"
-    for name, value in sysctls(pod).items():
+def sysctl_refusal(pod: Pod, granted: Granted) -> Refusal | None:
+    """Returns the first sysctl that would reach beyond the pod, with kubelet's reason and words, and what to do."""
+    for name in sysctls(pod):
         if name not in SAFE_SYSCTLS:
-            yield f"{field}: {name[:80]} cannot be set: it would reach beyond the pod; leave it out"
-        elif name.startswith(NETWORK_SYSCTL) and not has_own_network:
-            yield f"{field}: {name} needs a network of the pod's own: write hostNetwork: false, or leave it out"
-        elif not value or not value.isprintable():
-            yield f"{field}: {name} has no value that the kernel could take: write a number"
+            return _forbidden(f'"{name[:80]}" not allowlisted: it would reach beyond the pod; leave it out')
+        if name.startswith(NETWORK_SYSCTL) and not granted.has_own_network:
+            mend = "write hostNetwork: false, or leave it out"
+            return _forbidden(f'"{name}" not allowed with host net enabled: {mend}')
+    return None
+
+
+def _forbidden(what: str) -> Refusal:
+    return Refusal("SysctlForbidden", f"forbidden sysctl: {what} (spec.securityContext.sysctls)")
+
+
+def _sysctl_values(pod: Pod) -> Iterator[str]:
+    for name, value in sysctls(pod).items():
+        if not value or not value.isprintable():
+            yield f"spec.securityContext.sysctls: {name} has no value that the kernel could take: write a number"
 
 
 def _container_problems(pod: Pod, container: Container, field: str, granted: Granted) -> Iterator[str]:
@@ -218,8 +229,6 @@ def _modules(security: SecurityContext | PodSecurityContext, field: str, granted
             )
     if security.se_linux_options is not None and any(security.se_linux_options) and not granted.has_se_linux:
         yield f"{field}.seLinuxOptions: cannot be had: processes have no SELinux label here; leave it out"
-    if security.windows_options is not None:
-        yield f"{field}.windowsOptions: cannot be had: this is Linux; leave it out"
 
 
 def _app_armor(pod: Pod, container: Container) -> AppArmorProfile | None:

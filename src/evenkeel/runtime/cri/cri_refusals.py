@@ -26,6 +26,9 @@ def refusal(pod: Pod, granted: Granted) -> Refusal | None:
     granted = granted._replace(
         has_own_network=not pod.spec.host_network, has_handlers=True, has_se_linux=True
     )
+    forbidden = security.sysctl_refusal(pod, granted)
+    if forbidden is not None:
+        return forbidden
     wrong = volumes.refusal(pod) or security.refusal(pod, granted)
     return Refusal(NOT_HONOURED, wrong) if wrong else None
 

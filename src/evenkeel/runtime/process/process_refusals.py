@@ -77,9 +77,13 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
             "spec.volumes: volumes need a mount namespace, which the kernel does not give this user: run the agent "
             "as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
         )
+    granted = _granted(pod, powers)
+    forbidden = security.sysctl_refusal(pod, granted)
+    if forbidden is not None:
+        return forbidden
     wrong = (
         volumes.refusal(pod, is_root=powers.is_root)
-        or security.refusal(pod, _granted(pod, powers))
+        or security.refusal(pod, granted)
         or _namespaces(pod, powers)
         or _filter(pod, powers)
         or _network(pod, powers)
