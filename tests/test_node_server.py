@@ -150,7 +150,11 @@ def test_a_pod_of_this_machine_is_found_by_the_name_of_its_mirror_only(node):
     """By its own name it could be asked for by the owner of another pod that waits for this name."""
     write_log(node, "stdout F mine")
     node.local.add(a_pod().metadata.uid)
+    node.mirrors.add(("default", "web-node1"))
     assert node.ask("/containerLogs/default/web-node1/app") == (200, "mine\n")
     assert node.ask(LOGS)[0] == 404
+    node.mirrors.clear()  # whoever has that name now has not arrived here
+    assert node.ask("/containerLogs/default/web-node1/app")[0] == 404
+    node.mirrors.add(("default", "web-node1"))
     node.local.clear()
     assert node.ask("/containerLogs/default/web-node1/app")[0] == 404

@@ -96,6 +96,21 @@ def test_the_scheduler_counts_what_the_pods_of_a_machine_request(workspace: Work
     assert "Insufficient memory" in seen["status"]["conditions"][0]["message"]
 
 
+def test_a_pod_of_the_cluster_with_the_name_of_a_mirror_does_not_lead_to_the_pod_of_the_machine(
+    plane: ControlPlane, workspace: Workspace, node: Node
+):
+    """It is of somebody else, and never arrives: this node cannot run it."""
+    share = {"name": "share", "nfs": {"server": "nowhere.invalid", "path": "/"}}
+    name = f"local-{node.name}"
+    workspace.apply(pod(name, *SLEEP, volumes=[share], nodeName=node.name))
+    workspace.until(name, lambda one: one["status"].get("reason") == "NotHonoured")
+    write(node, workspace, pod("local", *SLEEP))
+    eventually(lambda: is_ready(node.agent.client.pod_or_none(workspace.name, "local") or {"status": {}}))
+    done = plane.try_kubectl(f"--namespace={workspace.name}", "exec", name, "--", "true")
+    assert done.returncode != 0
+    assert f'pod "{name}" not found' in done.stderr
+
+
 def test_a_mirror_names_no_objects_of_the_machine(workspace: Workspace, node: Node):
     data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"a": "red"}}
     reference = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "colours", "key": "a"}}}

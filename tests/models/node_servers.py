@@ -95,6 +95,7 @@ class NodeUnderTest:
         self.certificate, self.key = make_certificate(directory)
         self.state = directory / "state"
         self.local: set[str] = set()  # the UIDs of pods that were handed in on this machine
+        self.mirrors: set[tuple[str, str]] = set()  # that the API server has, by namespace and name
         self.now = 1000.0
         self.port, self.healthz_port = free_port(), free_port()
         self._directory = directory
@@ -127,7 +128,12 @@ class NodeUnderTest:
         path = kubeconfig(self._directory, port, self.certificate, {"token": "the-node"})
         client = Client(Credentials(read_kubeconfig(str(path))))
         handlers = Handlers(self.front)
-        pods = NodePods(self.front, NODE, lambda uid: uid not in self.local)
+        pods = NodePods(
+            self.front,
+            NODE,
+            lambda uid: uid not in self.local,
+            lambda namespace, name: (namespace, name) in self.mirrors,
+        )
         self.tls = NodeTls(self.certificate, self.key, ClientAuthority(str(self.authority.certificate)))
         self.server = NodeServer(
             NodeRoutes(self.front, pods, handlers, state_paths(str(self.state))),

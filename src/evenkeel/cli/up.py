@@ -126,7 +126,7 @@ async def _up(
         log_above(view)
         showing = asyncio.create_task(view.run())
         member = _joined(cluster, agent, node)
-        node_server = _served(cluster, agent, node, server.handlers, args.state_dir)
+        node_server = _served(member, agent, node, server.handlers, args.state_dir)
         failing = asyncio.create_task(_failed(agent, member))
         stopping = asyncio.create_task(stop.wait())
         notify("READY=1")
@@ -195,14 +195,14 @@ def _joined(cluster: "Cluster | None", agent: "Agent", node: NodeView) -> "Clust
 
 
 def _served(
-    cluster: "Cluster | None", agent: "Agent", node: NodeView, handlers: "Handlers", state_dir: str
+    member: "ClusterMember | None", agent: "Agent", node: NodeView, handlers: "Handlers", state_dir: str
 ) -> "NodeServer | None":
     """The server of a cluster's node, if it is one."""
-    if cluster is None:
+    if member is None:
         return None
     from evenkeel.server.kubelet.node_server import node_server
 
-    server = node_server(cluster, node.config, agent, handlers, state_dir)
+    server = node_server(member, node.config, agent, handlers, state_dir)
     server.start()
     return server
 

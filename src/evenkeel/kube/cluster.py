@@ -109,6 +109,7 @@ class ClusterMember:
             node.capacity.swap_bytes,
             has_container_runtime=bool(node.config.container_runtime_endpoint),
         )
+        self.cluster = cluster
         self._config = node.config
         # The lease has a client of its own, so that it never waits for other requests.
         self._agent = agent
@@ -144,6 +145,10 @@ class ClusterMember:
         self._class_watch = Watch(client, classes, self._runtime_classes, "RuntimeClasses")
         self._renewals = tuple(_renewals(cluster, node.config, client))
         self._tasks: list[asyncio.Task[None]] = []
+
+    def has_mirror(self, namespace: str, name: str) -> bool:
+        """Whether the API server has a mirror of that name for this node."""
+        return self._mirrors.has(namespace, name)
 
     def start(self) -> None:
         self._agent.cluster_pods.is_joined = True

@@ -88,6 +88,11 @@ class MirrorPods:
             del self._mirrors[key]
         self._queue.want(key)
 
+    def has(self, namespace: str, name: str) -> bool:
+        """Whether the API server has a mirror of that name for this node."""
+        one = self._mirrors.get(f"{namespace}/{name}")
+        return one is not None and is_mirror(one)
+
     # From the agent
 
     async def follow_agent(self) -> None:

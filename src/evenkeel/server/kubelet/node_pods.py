@@ -1,7 +1,8 @@
 """The pods of this machine by the names that they have in the cluster.
 
 A pod that was handed in on this machine has a mirror there, with the node's name behind its own. By its own name it is
-not found: a pod of the cluster may have that, wait for it here, and belong to somebody else.
+not found: a pod of the cluster may have that, wait for it here, and belong to somebody else. By its mirror's name it is
+found only while the API server has that mirror: a pod of the cluster may have that name as well.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,19 @@ from evenkeel.server.http import Refused
 
 
 class NodePods:
-    def __init__(self, front: Front, node_name: str, is_of_cluster: Callable[[str], bool]) -> None:
-        """`is_of_cluster` says of a UID whether the pod came from the cluster."""
+    def __init__(
+        self,
+        front: Front,
+        node_name: str,
+        is_of_cluster: Callable[[str], bool],
+        has_mirror: Callable[[str, str], bool],
+    ) -> None:
+        """`is_of_cluster` says of a UID whether the pod came from the cluster. `has_mirror` says of a namespace and a
+        name whether the API server has a mirror there."""
         self._front = front
         self._suffix = f"-{node_name}"
         self._is_of_cluster = is_of_cluster
+        self._has_mirror = has_mirror
 
     def found(self, namespace: str, name: str) -> Pod:
         """Raises Refused."""
@@ -24,7 +33,7 @@ class NodePods:
         if pod is not None and self._is_of_cluster(pod.metadata.uid):
             return pod
         local = self._front.pod(f"{namespace}/{name.removesuffix(self._suffix)}")
-        is_mirrored = name.endswith(self._suffix) and local is not None
+        is_mirrored = name.endswith(self._suffix) and self._has_mirror(namespace, name)
         if local is None or not is_mirrored or self._is_of_cluster(local.metadata.uid):
             raise Refused(404, f'pod "{name[:253]}" not found in namespace "{namespace[:63]}"')
         return local

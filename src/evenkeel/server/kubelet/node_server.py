@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.kube.client import Client
-from evenkeel.kube.cluster import Cluster
+from evenkeel.kube.cluster import ClusterMember
 from evenkeel.kube.connection import KEEPALIVE
 from evenkeel.kube.kubeconfig import read_pair
 from evenkeel.runtime.paths import state_paths
@@ -50,9 +50,10 @@ class NodePorts(NamedTuple):
 
 
 def node_server(
-    cluster: Cluster, config: KubeletConfiguration, agent: "Agent", handlers: Handlers, state_dir: str
+    member: ClusterMember, config: KubeletConfiguration, agent: "Agent", handlers: Handlers, state_dir: str
 ) -> "NodeServer":
     """The server as the configuration says. Raises EvenkeelError."""
+    cluster = member.cluster
     for flag, port in (("--port", config.port), ("--healthz-port", config.healthz_port)):
         if not 0 <= port <= _LARGEST_PORT:
             raise EvenkeelError(f"{flag}: {port} is not a port from 1 to {_LARGEST_PORT}, or 0 for none")
@@ -71,7 +72,10 @@ def node_server(
                 "cluster: the node's server accepts no client certificates, and so not the API server: that the"
                 " authority in the kubeconfig signs them is not known; --client-ca-file says who does"
             )
-    pods = NodePods(agent, cluster.node_name, lambda uid: agent.cluster_pods.get(uid) is not None)
+    cluster_pods = agent.cluster_pods
+    pods = NodePods(
+        agent, cluster.node_name, lambda uid: cluster_pods.get(uid) is not None, member.has_mirror
+    )
     return NodeServer(
         NodeRoutes(agent, pods, handlers, state_paths(state_dir)),
         handlers,
