@@ -1,34 +1,16 @@
 """The server of a cluster's node: commands in pods over WebSockets, in the forms before version 5."""
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
-from wsproto import ConnectionType, WSConnection
-from wsproto.events import (
-    AcceptConnection,
-    BytesMessage,
-    CloseConnection,
-    Message,
-    RejectConnection,
-    Request,
-    TextMessage,
-)
 
 from tests.models.node_servers import ALLOWED, NodeFront, NodeUnderTest, a_pod, node_server
 from tests.models.spdy_client import connected
+from tests.models.websocket_client import BASE64, PLAIN, V4, V4_BASE64, WebSocketClient
 
 EXEC = "/exec/default/web/app?"
-PLAIN, BASE64, V4, V4_BASE64 = (
-    "channel.k8s.io",
-    "base64.channel.k8s.io",
-    "v4.channel.k8s.io",
-    "v4.base64.channel.k8s.io",
-)
-IS_TEXT = (BASE64, V4_BASE64)
 HAS_STATUS = (V4, V4_BASE64)
 FORMS = (PLAIN, BASE64, V4, V4_BASE64, "")
 
@@ -41,56 +23,9 @@ def node(tmp_path: Path) -> Iterator[NodeUnderTest]:
         yield one
 
 
-class Client:
-    """`protocol` is what the server has agreed on; None if it has refused the WebSocket."""
-
-    def __init__(self, node: NodeUnderTest, target: str, *offered: str) -> None:
-        self._connection = connected(node.port, node.trusting())
-        self._wire = WSConnection(ConnectionType.CLIENT)
-        headers = [(b"Authorization", f"Bearer {ALLOWED}".encode())]
-        request = Request(host="node", target=target, subprotocols=list(offered), extra_headers=headers)
-        self._connection.sendall(self._wire.send(request))
-        self._events = self._received()
-        answer = next(self._events)
-        assert isinstance(answer, AcceptConnection | RejectConnection)
-        self.is_accepted = isinstance(answer, AcceptConnection)
-        self.protocol = (answer.subprotocol or "") if isinstance(answer, AcceptConnection) else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def _received(self) -> Iterator[object]:
-        while True:
-            yield from self._wire.events()
-            received = self._connection.recv(1 << 16)
-            self._wire.receive_data(received or None)
-
-    def send(self, channel: int, data: bytes) -> None:
-        is_text = self.protocol in IS_TEXT
-        coded = f"{channel}{base64.b64encode(data).decode()}"
-        message: Message = TextMessage(coded) if is_text else BytesMessage(bytes((channel,)) + data)
-        self._connection.sendall(self._wire.send(message))
-
-    def send_text(self, message: str) -> None:
-        self._connection.sendall(self._wire.send(TextMessage(message)))
-
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Until the server closes the WebSocket."""
-        held: list[bytes] = []
-        for event in self._events:
-            if isinstance(event, CloseConnection):
-                return
-            assert isinstance(event, TextMessage if self.protocol in IS_TEXT else BytesMessage)
-            held.append(event.data.encode() if isinstance(event.data, str) else bytes(event.data))
-            if event.message_finished:
-                whole, held = b"".join(held), []
-                if self.protocol in IS_TEXT:
-                    yield int(whole[:1]), base64.b64decode(whole[1:], validate=True)
-                else:
-                    yield whole[0], whole[1:]
+def client_of(node: NodeUnderTest, target: str, *offered: str) -> WebSocketClient:
+    connection = connected(node.port, node.trusting())
+    return WebSocketClient(connection, target, *offered, headers={"Authorization": f"Bearer {ALLOWED}"})
 
 
 def command(text: str) -> str:
@@ -102,7 +37,7 @@ def test_a_command_has_its_streams_and_its_end_in_the_form_of_the_protocol(
     node: NodeUnderTest, protocol: str
 ):
     target = f"{EXEC}output=1&error=1&{command('echo a; echo b >&2; exit 3')}"
-    with Client(node, target, *filter(None, [protocol])) as client:
+    with client_of(node, target, *filter(None, [protocol])) as client:
         assert client.protocol == protocol
         first, *said = client.messages()
     assert first == (1, b"")
@@ -117,7 +52,7 @@ def test_a_command_has_its_streams_and_its_end_in_the_form_of_the_protocol(
 
 @pytest.mark.parametrize("protocol", FORMS)
 def test_nothing_is_said_of_a_good_end_before_version_4(node: NodeUnderTest, protocol: str):
-    with Client(node, f"{EXEC}error=1&{command('true')}", *filter(None, [protocol])) as client:
+    with client_of(node, f"{EXEC}error=1&{command('true')}", *filter(None, [protocol])) as client:
         first, *said = client.messages()
     assert first == (2, b"")
     assert [json.loads(data)["status"] for _, data in said] == (["Success"] if protocol in HAS_STATUS else [])
@@ -128,7 +63,7 @@ def test_nothing_is_said_of_a_good_end_before_version_4(node: NodeUnderTest, pro
 def test_input_reaches_the_command(node: NodeUnderTest, protocol: str, size: int):
     sent = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     target = f"{EXEC}input=1&output=1&{command(f'head -c {2 * size}')}"
-    with Client(node, target, *filter(None, [protocol])) as client:
+    with client_of(node, target, *filter(None, [protocol])) as client:
         client.send(0, sent)
         client.send(1, b"for nobody")
         client.send(0, sent)
@@ -137,7 +72,7 @@ def test_input_reaches_the_command(node: NodeUnderTest, protocol: str, size: int
 
 
 def test_what_is_not_base64_ends_the_session(node: NodeUnderTest):
-    with Client(node, f"{EXEC}input=1&output=1&{command('cat')}", BASE64) as client:
+    with client_of(node, f"{EXEC}input=1&output=1&{command('cat')}", BASE64) as client:
         client.send_text("0%%%%")
         list(client.messages())
     (one,) = node.front.sessions
@@ -145,7 +80,7 @@ def test_what_is_not_base64_ends_the_session(node: NodeUnderTest):
 
 
 def test_a_client_that_leaves_ends_its_command(node: NodeUnderTest):
-    with Client(node, f"{EXEC}output=1&{command('sleep 60')}", PLAIN):
+    with client_of(node, f"{EXEC}output=1&{command('sleep 60')}", PLAIN):
         pass
     (one,) = node.front.sessions
     assert one.closed.wait(30)
@@ -153,7 +88,7 @@ def test_a_client_that_leaves_ends_its_command(node: NodeUnderTest):
 
 def test_a_protocol_that_kubelet_does_not_speak_is_refused(node: NodeUnderTest):
     for offered in ("v5.channel.k8s.io", "portforward.k8s.io"):
-        with Client(node, f"{EXEC}output=1&{command('true')}", offered) as client:
+        with client_of(node, f"{EXEC}output=1&{command('true')}", offered) as client:
             assert client.protocol is None
     assert node.front.sessions == []
 

@@ -3,6 +3,7 @@ kubectl would take more of the machine than what is tested."""
 
 import http.client
 import json
+import socket
 import ssl
 from typing import Any
 
@@ -29,6 +30,15 @@ class ApiReader:
     def make(self, path: str, value: dict[str, Any]) -> None:
         status, answer = self._ask("POST", path, value)
         assert status == http.client.CREATED, answer
+
+    def connected(self) -> ssl.SSLSocket:
+        """A connection for other protocols."""
+        plain = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_SECONDS)
+        try:
+            return self._context.wrap_socket(plain, server_hostname="127.0.0.1")
+        except BaseException:
+            plain.close()
+            raise
 
     def _ask(self, method: str, path: str, value: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
         connection = http.client.HTTPSConnection(
