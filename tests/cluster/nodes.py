@@ -34,16 +34,28 @@ class Node:
         self._plane = plane
 
     def start(self) -> None:
-        """Back when the API server calls the node ready."""
+        """Back when the API server calls the node ready, and the scheduler may give it pods."""
         self.agent.start()
         self.await_ready()
 
-    def await_ready(self, status: str = "True") -> None:
+    def await_ready(self) -> None:
+        """The controllers take the taints away after they have seen the condition, and until then no pod comes."""
+        self._await("True", is_tainted=False)
+
+    def await_unreachable(self) -> None:
+        self._await("Unknown", is_tainted=True)
+
+    def _await(self, ready: str, *, is_tainted: bool) -> None:
+        def is_so() -> bool:
+            seen = self._seen()
+            return _condition(seen, "Ready").get("status") == ready and bool(_taints(seen)) == is_tainted
+
         try:
-            eventually(lambda: self.condition("Ready").get("status") == status, within_seconds=READY_SECONDS)
+            eventually(is_so, within_seconds=READY_SECONDS)
         except AssertionError:
-            told = f"{self.name} is {self.condition('Ready')}\n{self.agent.log.read_text()[-3000:]}"
-            raise AssertionError(told) from None
+            seen = self._seen()
+            told = f"{self.name} is {_condition(seen, 'Ready')}, with the taints {_taints(seen)}"
+            raise AssertionError(f"{told}\n{self.agent.log.read_text()[-3000:]}") from None
 
     def lose_power(self) -> None:
         """Everything of it is gone at once: agent, supervisor, watch and every process of a pod."""
@@ -57,14 +69,24 @@ class Node:
 
     def condition(self, kind: str) -> dict[str, Any]:
         """What the API server has of it; empty if there is none."""
-        seen = self._plane.reader.get(f"/api/v1/nodes/{self.name}")
-        conditions = seen.get("status", {}).get("conditions", ())
-        return next((one for one in conditions if one["type"] == kind), {})
+        return _condition(self._seen(), kind)
+
+    def _seen(self) -> dict[str, Any]:
+        return self._plane.reader.get(f"/api/v1/nodes/{self.name}")
 
     def pods(self) -> set[str]:
         """The UIDs of the pods that have a cgroup there."""
         names = (path.name for path in cgroups_below(self.agent.root.paths()[0]))
         return {found[1] for name in names if (found := _POD_CGROUP.fullmatch(name))}
+
+
+def _condition(node: dict[str, Any], kind: str) -> dict[str, Any]:
+    conditions = node.get("status", {}).get("conditions", ())
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def _taints(node: dict[str, Any]) -> list[dict[str, Any]]:
+    return node.get("spec", {}).get("taints") or []
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_b
         assert cut_off
 
         third.place.network.run("ip", "link", "set", "eth0", "down")
-        third.await_ready("Unknown")
+        third.await_unreachable()
         eventually(lambda: len(workspace.ready_on(*(node.name for node in nodes))) == 6, within_seconds=120)
         assert third.pods() == cut_off  # nobody can tell it
 

@@ -65,7 +65,7 @@ def test_thirty_pods_outlive_a_lost_node_and_an_agent_that_is_killed(
                     workspace.kubectl("rollout", "restart", "deployment/web")
                 killing.join(chosen.uniform(0.0, 8.0))
         workspace.kubectl("scale", "deployment/web", f"--replicas={REPLICAS}")
-        third.await_ready("Unknown")
+        third.await_unreachable()
         eventually(lambda: len(workspace.ready_on(*names)) == REPLICAS, within_seconds=SETTLED_SECONDS)
         workspace.until_rolled_out("web", timeout_seconds=SETTLED_SECONDS)
 
