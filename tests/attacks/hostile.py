@@ -66,7 +66,11 @@ def is_refused(agent: Up, name: str) -> bool:
     """Whether the pod was not admitted, or its container could not be started."""
     status = agent.status(name)
     ends = [one.get("lastState", {}) | one.get("state", {}) for one in status.get("containerStatuses", ())]
-    is_unstartable = any(end.get("terminated", {}).get("reason") == "StartError" for end in ends)
+    is_unstartable = any(
+        end.get("terminated", {}).get("reason") == "StartError"
+        or end.get("waiting", {}).get("reason") == "CreateContainerError"
+        for end in ends
+    )
     return is_unstartable or (status.get("phase") == "Failed" and not ends)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.agents import MakeUp, pod, up
+from tests.kernel.agents import MakeUp, Up, pod, up
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
@@ -43,11 +43,24 @@ def test_a_container_has_the_profile_that_it_names(up: MakeUp, tmp_path: Path):
     for name in ("root", "user"):
         agent.await_phase(name, "Succeeded")
         assert agent.cli("logs", name).split() == ["No", "space", "touched", "Seccomp:", "2"]
-    for name in ("wrong", "missing"):
-        eventually(
-            lambda name=name: agent.phase(name) == "Failed" or f"{name}.json" in agent.cli("events", name)
-        )
-        assert not any(state["state"].get("running") for state in agent.status(name)["containerStatuses"])
+    # containerd reads a profile when it creates a container, and runc refuses its content when it starts it.
+    for name in ("missing", *(() if agent.containerd else ("wrong",))):
+        waiting = eventually(lambda name=name: waiting_of(agent, name))
+        assert waiting["reason"] == "CreateContainerError", waiting
+        assert agent.phase(name) == "Pending"
+        assert agent.status(name)["containerStatuses"][0]["restartCount"] == 0
+    eventually(lambda: agent.phase("wrong") == "Failed" or waiting_of(agent, "wrong"))
+    assert not any(state["state"].get("running") for state in agent.status("wrong")["containerStatuses"])
+    # As in kubelet it is tried again, whatever the restart policy is.
+    (profiles / "missing.json").write_text(json.dumps(NO_DIRECTORIES))
+    agent.await_phase("missing", "Succeeded")
+
+
+def waiting_of(agent: Up, name: str) -> dict[str, str]:
+    """Why the container waits, once it was tried."""
+    (container,) = agent.status(name).get("containerStatuses") or [{}]
+    waiting = container.get("state", {}).get("waiting", {})
+    return waiting if waiting.get("message") else {}
 
 
 @pytest.mark.parametrize("up", ["process"], indirect=True)

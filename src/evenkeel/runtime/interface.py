@@ -165,6 +165,14 @@ class NoImage(StartFailed):
         self.reason = reason
 
 
+class NotCreated(NoImage):
+    """The container could not be created, so nothing was started: its seccomp profile is missing, for instance. As in
+    kubelet it waits with that reason and is tried again, whatever the restart policy is."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, "CreateContainerError", hint=hint)
+
+
 class Runtime(Protocol):
     def refusal(self, pod: Pod) -> Refusal | None:
         """Returns why this runtime cannot run the pod as its manifest is written; None if it can. Does no I/O."""

@@ -36,7 +36,7 @@ from evenkeel.runtime.environment import (
     with_addresses,
 )
 from evenkeel.runtime.host_paths import HostPaths
-from evenkeel.runtime.interface import Attempt, Launch, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NotCreated, StartFailed
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import HOSTS, file_text, own_files
 from evenkeel.runtime.paths import StatePaths
@@ -125,7 +125,7 @@ class Starts:
         except CallFailed as error:
             if error.is_taken:
                 raise _Taken(error.message) from None
-            raise StartFailed(error.message) from None
+            raise NotCreated(error.message) from None
         try:
             await self._connection.ask(
                 pb.StartContainerRequest(container_id=made.container_id),

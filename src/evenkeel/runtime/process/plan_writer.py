@@ -10,11 +10,12 @@ from typing import Any
 from evenkeel.api.data_objects import takes_secrets
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
+from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import host_address
 from evenkeel.runtime import memory_mounts, security, volumes
 from evenkeel.runtime.environment import wants_addresses, with_addresses
 from evenkeel.runtime.host_paths import HostPaths
-from evenkeel.runtime.interface import Launch
+from evenkeel.runtime.interface import Launch, NotCreated
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import ETC, own_files
 from evenkeel.runtime.paths import StatePaths, make_directory, write_json
@@ -108,9 +109,12 @@ class PlanWriter:
         profile = security.seccomp_profile(launch.pod, launch.container)
         if profile.type != security.LOCALHOST:
             return None
-        own: Filter = await self._in_thread(
-            partial(localhost_filter, self._profiles, profile.localhost_profile or "")
-        )
+        try:
+            own: Filter = await self._in_thread(
+                partial(localhost_filter, self._profiles, profile.localhost_profile or "")
+            )
+        except EvenkeelError as error:
+            raise NotCreated(error.message, hint=error.hint) from None
         return own
 
 
