@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.kernel.cgroups import named_hierarchies, removed
 from tests.machines import Unavailable
@@ -55,27 +55,52 @@ class ContainerAgent(Agent):
         for top in named_hierarchies():
             eventually(lambda: removed(top / self.cgroup_root.removeprefix("/")))  # noqa: B023 called here
 
+    def began(self, name: str) -> float:
+        return said_time(self.times / name)
+
     def _pod(self, name: str) -> dict[str, Any]:
         made = super()._pod(name)
         container = made["spec"]["containers"][0]
         container["image"] = IMAGE
-        container["command"][0] = PROGRAM
+        container["command"] = [PROGRAM, "first", str(self.times / name), "stay"]
         container["volumeMounts"] = [{"name": "times", "mountPath": str(self.times)}]
         made["spec"]["volumes"] = [{"name": "times", "hostPath": {"path": str(self.times)}}]
         return made
 
 
+class Asked(NamedTuple):
+    """What the agent asks for that a runtime would not do by itself."""
+
+    files: list[str]  # where files of the agent are mounted in the container
+    capabilities: list[str]
+    masked: list[str]
+    read_only: list[str]
+
+
+def asked_for(one: ContainerAgent, id_: str) -> Asked:
+    """As containerd has it of a container of the agent."""
+    spec = specification(one.containerd, id_)
+    linux, state = spec["linux"], str(one.state)
+    return Asked(
+        [mount["destination"] for mount in spec["mounts"] if mount["source"].startswith(state)],
+        [name.removeprefix("CAP_") for name in spec["process"]["capabilities"]["bounding"]],
+        linux["maskedPaths"],
+        linux["readonlyPaths"],
+    )
+
+
 class BareCalls:
     """A client of CRI that waits for each answer before the next call."""
 
-    def __init__(self, containerd: Containerd, times: Path, cgroup_parent: str) -> None:
+    def __init__(self, containerd: Containerd, times: Path, cgroup_parent: str, asked: Asked) -> None:
         import grpc
 
         self._containerd = containerd
         self._times = times
         self._cgroup_parent = cgroup_parent
-        self._message = times.parent / "message"
-        self._message.touch()
+        self._asked = asked
+        self._file = times.parent / "file"
+        self._file.touch()
         self._channel = grpc.insecure_channel(containerd.endpoint)
 
     def close(self) -> None:
@@ -119,7 +144,14 @@ class BareCalls:
             log_directory=str(self._times.parent / "bare"),
             linux=linux,
         )
-        security = cri_pb2.LinuxContainerSecurityContext(namespace_options=namespaces)
+        security = cri_pb2.LinuxContainerSecurityContext(
+            namespace_options=namespaces,
+            masked_paths=self._asked.masked,
+            readonly_paths=self._asked.read_only,
+            capabilities=cri_pb2.Capability(
+                drop_capabilities=["ALL"], add_capabilities=self._asked.capabilities
+            ),
+        )
         if has_filter:
             security.seccomp.profile_type = cri_pb2.SecurityProfile.RuntimeDefault
         container = cri_pb2.ContainerConfig(
@@ -130,7 +162,10 @@ class BareCalls:
             log_path=f"{name}.log",
             mounts=[
                 cri_pb2.Mount(container_path=str(self._times), host_path=str(self._times)),
-                cri_pb2.Mount(container_path="/dev/termination-log", host_path=str(self._message)),
+                *(
+                    cri_pb2.Mount(container_path=path, host_path=str(self._file))
+                    for path in self._asked.files
+                ),
             ],
             linux=cri_pb2.LinuxContainerConfig(
                 resources=cri_pb2.LinuxContainerResources(cpu_shares=102, oom_score_adj=990),
@@ -153,9 +188,15 @@ class BareCalls:
         return call(request, timeout=60)
 
 
+def specification(containerd: Containerd, id_: str) -> dict[str, Any]:
+    """What runc is asked to make."""
+    found: dict[str, Any] = json.loads(containerd.ctr("containers", "info", id_))["Spec"]
+    return found
+
+
 def likeness(containerd: Containerd, id_: str) -> dict[str, Any]:
     """What runc is asked to make, without what only names or counts: two that take the same work are equal in this."""
-    spec = json.loads(containerd.ctr("containers", "info", id_))["Spec"]
+    spec = specification(containerd, id_)
     linux, process = spec["linux"], spec["process"]
     return {
         "mounts": [(one["destination"], one["type"], one.get("options", [])) for one in spec["mounts"]],
@@ -165,17 +206,20 @@ def likeness(containerd: Containerd, id_: str) -> dict[str, Any]:
     }
 
 
-def check_likeness(one: ContainerAgent, calls: BareCalls) -> None:
+def bare_calls(one: ContainerAgent) -> BareCalls:
+    """Calls that ask for the same container as the agent, so that both take the same work. That is checked."""
     one.apply("alike")
     one.began("alike")
     (id_,) = one.containerd.containers(
         io__kubernetes__pod__name="alike", io__kubernetes__container__name="main"
     )
+    calls = BareCalls(one.containerd, one.times, f"{one.cgroup_root}/bare", asked_for(one, id_))
     pod = likeness(one.containerd, id_)
     one.delete("alike")
     bare = calls.likeness("bare-alike")
     different = [name for name, value in pod.items() if bare[name] != value]
     assert not different, f"the bare calls ask for another container than the agent: {', '.join(different)}"
+    return calls
 
 
 def figures() -> Iterator[Figure]:
@@ -186,9 +230,8 @@ def figures() -> Iterator[Figure]:
         yield failed("containers", f"containerd cannot be had: {reason}", None)
         return
     with agent() as one:
-        bare = BareCalls(one.containerd, one.times, f"{one.cgroup_root}/bare")
+        bare = bare_calls(one)
         try:
-            check_likeness(one, bare)
             yield from starts(one, bare)
         finally:
             bare.close()
