@@ -326,7 +326,12 @@ def test_a_container_that_the_runtime_has_lost_is_ended_before_it_is_said_to_be_
             await runtime.start(launch())
             (lost,) = fake.containers.values()
             killed = []
-            fake.kill = lambda cgroup: (killed.append(cgroup), lost.kill())  # type: ignore[method-assign, assignment]
+
+            def kill(cgroup: str) -> None:
+                killed.append(cgroup)
+                lost.kill()
+
+            fake.kill = kill  # type: ignore[method-assign]
             fake.containers.clear()
             fake.sandboxes.clear()
             event = await next_event(runtime, Exited)
@@ -445,9 +450,13 @@ def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(sto
 
 def test_a_log_is_put_back_if_the_runtime_opens_no_new_one_and_never_over_a_new_one(story, monkeypatch):
     looks = []
-    rotate = rotate_log
+
+    def counted(*of: Any) -> Any:
+        looks.append(of)
+        return rotate_log(*of)
+
     monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
-    monkeypatch.setattr(cri_runtime, "rotate_log", lambda *of: looks.append(of) or rotate(*of))
+    monkeypatch.setattr(cri_runtime, "rotate_log", counted)
 
     async def tell(fake: FakeCri, directory: str) -> None:
         log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"

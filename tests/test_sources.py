@@ -138,6 +138,11 @@ def test_a_pod_that_stands_twice_in_one_file_is_a_problem_of_the_file(tmp_path):
 # --- what is wrong
 
 
+def make_sparse(path):
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
 def make_socket(path):
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
@@ -155,7 +160,7 @@ WRONG = {
     "zeros": (lambda path: path.write_bytes(bytes(4096)), "is not YAML"),
     "empty": (lambda path: path.write_text(" \n"), "is empty: to take its pods away, remove the file"),
     "huge": (lambda path: path.write_text("#" * (manifest_file.MAX_BYTES + 1)), "is larger than 4 MiB"),
-    "sparse": (lambda path: (path.touch(), os.truncate(path, 1 << 40)), "is larger than 4 MiB"),
+    "sparse": (make_sparse, "is larger than 4 MiB"),
     "deep": (lambda path: path.write_text("[" * 200_000), "deep"),
     "many pods": (lambda path: path.write_text(many_pods()), "holds 2000 pods, and one file may hold 1000"),
     "a pipe": (os.mkfifo, "is not a file"),
@@ -279,10 +284,12 @@ def test_a_file_that_is_open_for_writing_is_left_until_it_is_closed(tmp_path, mo
 
 def test_what_has_not_changed_is_not_parsed_again(tmp_path, monkeypatch):
     parsed = []
-    real = read_manifests
-    monkeypatch.setattr(
-        manifest_file, "read_manifests", lambda text, *rest: parsed.append(text) or real(text, *rest)
-    )
+
+    def counted(text, *rest):
+        parsed.append(text)
+        return read_manifests(text, *rest)
+
+    monkeypatch.setattr(manifest_file, "read_manifests", counted)
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text(manifest(name))
     (tmp_path / "wrong.yaml").write_text("{")
@@ -502,7 +509,12 @@ def test_what_was_lost_when_the_kernels_queue_ran_over_is_seen_by_looking(tmp_pa
 def test_other_files_beside_the_manifests_wake_nobody(tmp_path, monkeypatch):
     looks = []
     real = PodFiles._look_now  # noqa: SLF001
-    monkeypatch.setattr(PodFiles, "_look_now", lambda self: looks.append(1) or real(self))
+
+    def counted(self):
+        looks.append(1)
+        return real(self)
+
+    monkeypatch.setattr(PodFiles, "_look_now", counted)
 
     async def run():
         async with following(tmp_path / "a.yaml") as followed:

@@ -167,8 +167,12 @@ def test_a_terminal_and_its_size(pods: Running):
         terminal.type("stty size\n")
         terminal.await_shown("33 101")
         terminal.resize(60, 20)
-        # The size takes a way of its own.
-        eventually(lambda: (terminal.type("stty size\n"), "20 60" in terminal.await_shown("\r\n"))[1])
+
+        def has_size() -> bool:
+            terminal.type("stty size\n")
+            return "20 60" in terminal.await_shown("\r\n")
+
+        eventually(has_size)  # the size takes a way of its own
         terminal.type("exit 5\n")
         assert terminal.exit_code() == 5
     finally:
