@@ -177,6 +177,14 @@ def test_a_layer_that_leads_out_is_refused(place: Place) -> None:
     assert place.left() == set()
 
 
+def test_a_layer_that_takes_away_what_is_above_it_is_refused(place: Place) -> None:
+    layout = place.layout()
+    layout.named("image", layout.image([[Entry("a", b"x")], [Entry(".wh...")]], has_parents=False))
+    with pytest.raises(ImageRefused, match="names no entry of its directory"):
+        place.adopt(layout)
+    assert place.left() == set()
+
+
 def test_an_artifact_is_no_image(place: Place) -> None:
     layout = place.layout()
     layout.named("image", layout.image([[Entry("chart", b"x")]], kind=".chart"))

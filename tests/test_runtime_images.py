@@ -265,15 +265,33 @@ def test_whatever_the_damage_the_answer_is_a_sentence_or_an_image(
     assert left == []
 
 
+def sparse(name: str, content: bytes, size: int) -> bytes:
+    """An archive with one file that begins with the content, and then is a hole; in GNU's format."""
+    info, _ = entry(name, content, kind=tarfile.GNUTYPE_SPARSE)
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"%011o\0%011o\0" % (0, len(content))
+    header[483:495] = b"%011o\0" % size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    return bytes(header) + content.ljust(512, b"\0") + bytes(1024)
+
+
+def test_a_sparse_file_is_whole_with_its_hole(place: Place) -> None:
+    assert (place.unpacked(sparse("f", b"x", 5000)) / "f").read_bytes() == b"x".ljust(5000, b"\0")
+
+
 def test_an_archive_is_unpacked_within_bounds(tmp_path: Path) -> None:
-    bomb = io.BytesIO(tar(*(entry(f"zeros{number}", bytes(1 << 20)) for number in range(4))))
-    for bounds, said in (
-        (Bounds(max_bytes=3 << 20), "too large"),
-        (Bounds(max_entries=3), "more entries"),
+    bomb = tar(*(entry(f"zeros{number}", bytes(1 << 20)) for number in range(4)))
+    for number, (content, bounds, said) in enumerate(
+        (
+            (bomb, Bounds(max_bytes=3 << 20), "too large"),
+            (bomb, Bounds(max_entries=3), "more entries"),
+            (sparse("holes", b"x", 1 << 32), Bounds(max_bytes=3 << 20), "too large"),
+        )
     ):
         path = tmp_path / "bomb.tar"
-        path.write_bytes(bomb.getvalue())
-        target = tmp_path / said.replace(" ", "-")
+        path.write_bytes(content)
+        target = tmp_path / str(number)
         target.mkdir()
         with path.open("rb") as file, pytest.raises(ImageRefused, match=said):
             archives.unpack(file, str(target), "bomb", bounds)
@@ -345,6 +363,16 @@ def test_a_whiteout_takes_nothing_away_outside(place: Place) -> None:
     layer = tar(symlink("out", "../../.."), entry("out/.wh.precious"))
     place.unpacked(saved_image(tar(directory("etc")), layer))
     assert (place.directory / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".wh...", ".wh..", ".wh.", "etc/.wh...", "etc/.wh..", "./etc/.wh..."])
+def test_a_whiteout_of_no_entry_is_refused_and_takes_nothing_away(name: str, place: Place) -> None:
+    other = place.unpacked(tar(entry("precious", b"mine")))
+    layers = tar(directory("etc"), entry("etc/motd", b"x")), tar(entry(name))
+    with pytest.raises(ImageRefused, match="names no entry of its directory"):
+        place.unpacked(saved_image(*layers), "hostile.tar")
+    assert (other / "precious").read_text() == "mine"
+    assert list((place.state / "images").iterdir()) == [other]
 
 
 def test_a_directory_is_used_as_it_is(place: Place) -> None:

@@ -190,7 +190,10 @@ class Unpacking:
                 if os.path.join(directory, other) not in self._made:
                     self._clear(parent, other)
         elif not name.startswith(_WHITEOUT + _WHITEOUT):
-            self._clear(parent, name.removeprefix(_WHITEOUT))
+            taken = name.removeprefix(_WHITEOUT)
+            if taken in ("", ".", ".."):  # the directory itself, or the one above it, which may be ours
+                raise ValueError(f"the whiteout {name} in it names no entry of its directory")
+            self._clear(parent, taken)
 
 
 def _relative(name: str) -> str:
