@@ -1,9 +1,9 @@
 """Networks of pods that have one of their own (`hostNetwork: false`): a network namespace for each pod, joined to the
 host by a bridge.
 
-The CNI plugins of the field do the work (Debian: containernetworking-plugins): `bridge` and `host-local` make the
-interface and its address, `portmap` forwards the pod's host ports. A pod's namespace is a mount below the memory
-directory of the pod, so it outlives agent and supervisor, and it is gone after a reboot.
+The CNI plugins of the field do the work (Debian: containernetworking-plugins), called by `network_plugins`: `bridge`
+and `host-local` make the interface and its address, `portmap` forwards the pod's host ports. A pod's namespace is a
+mount below the memory directory of the pod, so it outlives agent and supervisor, and it is gone after a reboot.
 
 All functions block, except `refusal` and `addresses`.
 """
@@ -11,52 +11,36 @@ All functions block, except `refusal` and `addresses`.
 import fcntl
 import hashlib
 import ipaddress
-import json
 import os
 import socket
 import struct
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
 from evenkeel.runtime import memory_mounts, syscalls
 from evenkeel.runtime.paths import StatePaths, make_directory, names_in, read_json, write_json
+from evenkeel.runtime.process.network_plugins import (
+    PLUGIN_DIRECTORIES,
+    Joined,
+    NetworkPlugins,
+    NetworkRefused,
+    addresses_of,
+)
 from evenkeel.runtime.process.user_namespaces import inhabitant, mount_namespace
-
-PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
-PLUGINS = ("bridge", "host-local", "portmap")
 
 _VERSION = "0.4.0"  # of the CNI specification; every plugin of the last years knows it
 _NAME = "evenkeel"
-_INTERFACE = "eth0"
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # the plugins execute iptables
-_CALL_SECONDS = 60.0
-_MOST_ANSWER_BYTES = 1 << 20
 _CANDIDATES = tuple(ipaddress.IPv4Network((f"10.{second}.0.0", 20)) for second in range(89, 120))
 
 _RECORD = "network"  # in the pod's directory
 _SUBNET = "subnet"  # in the directory of all networks
 _LO_UP = struct.pack("16sh14x", b"lo", 1)  # struct ifreq with IFF_UP
 _SIOCSIFFLAGS, _SIOCBRDELBR = 0x8914, 0x89A1
-
-
-class NetworkRefused(EvenkeelError):
-    """A pod cannot have a network of its own."""
-
-
-class Joined(NamedTuple):
-    """A pod's network, as in its record. It is written before the plugins are called, and again after."""
-
-    namespace: str
-    network: dict[str, Any]  # the configuration with which the pod was joined; it is needed to leave
-    ports: list[dict[str, Any]]
-    pod: str
-    result: dict[str, Any] | None = None
 
 
 class PodNetworks:
@@ -69,7 +53,7 @@ class PodNetworks:
         self._paths = paths
         self._directory = f"{paths.root}/networks"
         self._cidr = _checked_subnet(cidr)
-        self._plugin_directories = tuple(plugin_directories)
+        self._plugins = NetworkPlugins(plugin_directories)
         self._lock = threading.Lock()
         self._of_pod: dict[str, threading.Lock] = {}  # the containers of a pod are started at once
         self._addresses: dict[str, tuple[str, ...]] = {}
@@ -81,13 +65,7 @@ class PodNetworks:
 
     def refusal(self) -> str:
         """Returns why no pod can have a network of its own here; empty if pods can."""
-        missing = [name for name in PLUGINS if not self._plugin(name)]
-        if not missing:
-            return ""
-        return (
-            f"hostNetwork: false needs the CNI plugins {', '.join(missing)}, and they are in none of "
-            f"{', '.join(self._plugin_directories)} (apt install containernetworking-plugins)"
-        )
+        return self._plugins.refusal()
 
     def namespace(self, uid: str) -> str:
         """Returns the path of the pod's network namespace, whether or not it exists."""
@@ -102,7 +80,7 @@ class PodNetworks:
         for uid in names_in(self._paths.pods):
             joined = self._read(uid)
             if joined is not None and joined.result is not None:
-                self._addresses[uid] = _addresses(joined.result)
+                self._addresses[uid] = addresses_of(joined.result)
 
     def join(self, pod: Pod, users: str = "") -> None:
         """Gives the pod its network. May be repeated. Raises NetworkRefused; then nothing of it is left.
@@ -118,7 +96,7 @@ class PodNetworks:
         uid = pod.metadata.uid
         before = self._read(uid)
         if before is not None and before.result is not None and os.path.ismount(before.namespace):
-            self._addresses[uid] = _addresses(before.result)
+            self._addresses[uid] = addresses_of(before.result)
             return
         if before is not None:  # an agent was killed while it made the network, or the machine was rebooted
             self._leave(uid)
@@ -133,13 +111,13 @@ class PodNetworks:
                 _make_namespace_of(users, namespace)
             else:
                 _make_namespace(namespace)
-            result = self._call("ADD", uid, joined)
+            result = self._plugins.add(uid, joined)
             write_json(self._paths.pod(uid), _RECORD, joined._replace(result=result)._asdict())
         except (OSError, EvenkeelError) as error:
             self._leave(uid)
             why = error.message if isinstance(error, EvenkeelError) else reason(error)
             raise NetworkRefused(f"the pod's network cannot be made: {why}") from None
-        self._addresses[uid] = _addresses(result)
+        self._addresses[uid] = addresses_of(result)
 
     def leave(self, uid: str) -> None:
         """Takes the pod out of its network and removes its namespace. May be repeated."""
@@ -152,8 +130,8 @@ class PodNetworks:
         joined = self._read(uid)
         if joined is None:
             return
-        with suppress(NetworkRefused, OSError):  # the rest is removed all the same
-            self._call("DEL", uid, joined)
+        with suppress(NetworkRefused):  # the rest is removed all the same
+            self._plugins.delete(uid, joined)
         with suppress(OSError):
             syscalls.umount(joined.namespace, syscalls.MNT_DETACH | syscalls.UMOUNT_NOFOLLOW)
         for path in (joined.namespace, f"{self._paths.pod(uid)}/{_RECORD}"):
@@ -200,62 +178,6 @@ class PodNetworks:
         make_directory(self._directory)
         write_json(self._directory, _SUBNET, {"subnet": str(free)})
         return free
-
-    def _call(self, command: str, uid: str, joined: Joined) -> dict[str, Any]:
-        """Calls the plugins in their order; to leave, in the reverse order. Returns the result of the last."""
-        plugins = joined.network["plugins"]
-        result = joined.result
-        for plugin in plugins if command == "ADD" else reversed(plugins):
-            config = {key: value for key, value in plugin.items() if key != "capabilities"}
-            config |= {"cniVersion": joined.network["cniVersion"], "name": joined.network["name"]}
-            if "portMappings" in plugin.get("capabilities", {}):
-                config["runtimeConfig"] = {"portMappings": joined.ports}
-            if result is not None:
-                config["prevResult"] = result
-            answer = self._execute(command, plugin["type"], uid, joined, config)
-            if command == "ADD":
-                result = answer
-        return result or {}
-
-    def _execute(
-        self, command: str, plugin: str, uid: str, joined: Joined, config: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        path = self._plugin(plugin)
-        if not path:
-            raise NetworkRefused(self.refusal() or f"the CNI plugin {plugin} is not installed")
-        namespace, _, name = joined.pod.partition("/")
-        environment = {
-            "PATH": _PATH,
-            "CNI_COMMAND": command,
-            "CNI_CONTAINERID": uid,
-            "CNI_NETNS": joined.namespace if os.path.ismount(joined.namespace) else "",
-            "CNI_IFNAME": _INTERFACE,
-            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}",
-            "CNI_PATH": ":".join(self._plugin_directories),
-        }
-        try:
-            done = subprocess.run(  # noqa: S603 the path is one of ours, and there is no shell
-                [path],
-                input=json.dumps(config).encode(),
-                capture_output=True,
-                env=environment,
-                cwd="/",
-                timeout=_CALL_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise NetworkRefused(f"the CNI plugin {plugin} did not end within {_CALL_SECONDS:g} s") from None
-        answer = _parsed(done.stdout[:_MOST_ANSWER_BYTES])
-        if done.returncode != 0:
-            said = (
-                answer.get("msg") or done.stderr[-500:].decode(errors="replace").strip() or "no reason given"
-            )
-            raise NetworkRefused(f"the CNI plugin {plugin} refused {command}: {said}")
-        return answer
-
-    def _plugin(self, name: str) -> str:
-        paths = (f"{directory}/{name}" for directory in self._plugin_directories)
-        return next((path for path in paths if os.access(path, os.X_OK)), "")
 
     def _read(self, uid: str) -> Joined | None:
         value = read_json(self._paths.pod(uid), _RECORD)
@@ -342,11 +264,6 @@ def _ports(pod: Pod) -> list[dict[str, Any]]:
     ]
 
 
-def _addresses(result: Mapping[str, Any]) -> tuple[str, ...]:
-    found = (str(one.get("address", "")).partition("/")[0] for one in result.get("ips", ()))
-    return tuple(filter(None, found))
-
-
 def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:
     """Yields the destinations of /proc/net/route, except the default route. Pure."""
     for line in table.splitlines()[1:]:
@@ -354,11 +271,3 @@ def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:
         destination, mask = (struct.pack("<I", int(fields[at], 16)) for at in (1, 7))
         if any(mask):
             yield ipaddress.IPv4Network((destination, int.from_bytes(mask, "big").bit_count()))
-
-
-def _parsed(answer: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(answer)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
