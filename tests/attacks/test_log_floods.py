@@ -1,0 +1,75 @@
+"""Containers that say more than anybody can write down: what they cost is bounded, and others are heard meanwhile."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, not_ready
+from tests.kernel.agents import MIB, Up, is_alive, processes_of
+from tests.kernel.sessions import done
+from tests.kernel.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cgroup("v1", "v2"),
+    pytest.mark.processes_only("a container runtime writes its containers' logs itself"),
+]
+
+LOG_MIB, LOG_FILES = 1, 2
+FLAGS = (f"--container-log-max-size={LOG_MIB}Mi", f"--container-log-max-files={LOG_FILES}")
+WAYS = ("line", "empty", "mixed")
+# What the supervisor may need for so many containers that speak at once: chunks, and the entries they become.
+ROOM_BYTES = 16 * MIB
+ENTRY = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (stdout|stderr) [FP] ")
+
+
+def logs(agent: Up, way: str) -> list[Path]:
+    return sorted((agent.state / "logs").glob(f"default_floods-{way}_*/*/*"))
+
+
+def resident_bytes(pid: int | None) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0]) << 10
+
+
+def is_rotated(agent: Up, way: str) -> bool:
+    return len(logs(agent, way)) >= LOG_FILES
+
+
+def test_floods_are_bounded_and_keep_nobody_else_from_being_heard(agent: Up):
+    agent.apply(hostile(agent, "calm", "sh", "-c", "echo begins; while :; do sleep 1; done"))
+    await_said(agent, "calm", "begins")
+    before = resident_bytes(agent.keeper_pid())
+    for way in WAYS:
+        agent.apply(hostile(agent, f"floods-{way}", "flood", way))
+    for way in WAYS:
+        agent.await_phase(f"floods-{way}", "Running")
+        eventually(lambda: is_rotated(agent, way), within_seconds=PATIENCE_SECONDS)  # noqa: B023 called here
+    assert done(agent, "exec", "calm", "--", "echo", "heard").stdout == b"heard\n"
+    agent.apply(hostile(agent, "late", "sh", "-c", "echo done; while :; do sleep 1; done"))
+    await_said(agent, "late")
+    assert not not_ready(agent)
+    assert resident_bytes(agent.keeper_pid()) - before < ROOM_BYTES
+    for way in WAYS:
+        assert sum(path.stat().st_size for path in logs(agent, way)) <= (LOG_FILES + 1) * LOG_MIB * MIB, way
+        shown = done(agent, "logs", f"floods-{way}", "--tail", "3")
+        assert shown.returncode == 0, way
+        assert len(shown.stdout) <= 4 * MIB, way
+    left = [pid for way in WAYS for pid in processes_of(agent.container(f"floods-{way}"))]
+    for way in WAYS:
+        agent.client.delete("default", f"floods-{way}", 0)
+    for way in WAYS:
+        agent.await_gone(f"floods-{way}")
+    assert left
+    assert not any(map(is_alive, left))
+
+
+def test_no_container_writes_entries_of_its_log_itself(agent: Up):
+    """A line that looks like an entry is the text of one."""
+    agent.apply(hostile(agent, "floods-mixed", "flood", "mixed"))
+    eventually(lambda: is_rotated(agent, "mixed"), within_seconds=PATIENCE_SECONDS)
+    whole = [path for path in logs(agent, "mixed") if path.name != "1.log"]
+    lines = [line for path in whole[:1] for line in path.read_bytes().split(b"\n")[:-1]]
+    assert any(line.endswith(b" F 2026-01-02T03:04:05.678901234Z stdout F forged") for line in lines)
+    assert [line[:80] for line in lines if not ENTRY.match(line)] == []
+    assert [line for line in lines if line.startswith(b"2026-01-02T03:04:05.678901234Z")] == []
