@@ -1,5 +1,7 @@
 """Eviction messages, and the messages of a node that refuses pods under pressure."""
 
+from typing import Any
+
 import pytest
 
 from evenkeel.api.config import Profile
@@ -44,7 +46,7 @@ def test_a_message_states_signal_threshold_figure_usage_by_part_request_and_the_
 @pytest.mark.req("E14")
 def test_the_reason_is_there_as_data_too():
     eviction = evicted(node(60), best_effort("batch", 500), burstable("web", 200, 100))
-    plain = encode(eviction.shortage)
+    plain: Any = encode(eviction.shortage)
     assert plain["crossed"] == {
         "signal": "memory.available",
         "threshold": "100Mi",

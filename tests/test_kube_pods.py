@@ -164,7 +164,10 @@ def test_a_patch_has_only_what_differs_and_the_uid():
 
 
 def test_what_the_api_server_adds_of_empty_fields_is_no_difference():
-    ours = {"containerStatuses": [{"name": "c", "ready": True, "restartCount": 0}], "phase": "Running"}
+    ours: dict[str, Any] = {
+        "containerStatuses": [{"name": "c", "ready": True, "restartCount": 0}],
+        "phase": "Running",
+    }
     theirs = copy.deepcopy(ours)
     theirs["containerStatuses"][0] |= {"lastState": {}, "imageID": ""}
     theirs["conditions"] = [{"type": "PodScheduled", "status": "True", "lastProbeTime": None}]

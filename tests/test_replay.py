@@ -4,6 +4,7 @@ import contextlib
 import json
 import sqlite3
 import time
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_the_same_configuration_decides_the_same(state, capsys):
 def test_a_decision_that_is_now_another_is_shown_and_is_an_error(tmp_path, capsys):
     made = step()
     with Journal.open(str(tmp_path / "journal.db")) as journal:
-        other = eviction_said(made.decision)
+        other: Any = eviction_said(made.decision)
         other["evictions"][0]["pod"] = "default/somebody-else"
         journal.record(EVICTION_KIND, eviction_given(made), other, THEN)
     code, out, _ = run(capsys, "replay", tmp_path)

@@ -1,6 +1,7 @@
 """Messages between the agent and the watch: what is sent is received, and nothing else is taken."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,7 @@ def test_targets_are_the_same_on_the_other_side(tmp_path):
 @pytest.mark.parametrize("path", ["relative", "/a/../b", 5, None])
 def test_a_path_that_leads_elsewhere_is_refused(tmp_path, path):
     batch, _ = pods_of(PODS)
-    plain = targets_plain(targets_in(tmp_path, 400, (batch, 0)), {"u-batch": "1"})
+    plain: list[Any] = list(targets_plain(targets_in(tmp_path, 400, (batch, 0)), {"u-batch": "1"}))
     for place in (2, 3):
         row = list(plain[4][0])
         row[place] = path

@@ -30,7 +30,9 @@ def write(node: Node, workspace: Workspace, *objects: dict[str, Any]) -> Path:
 
 
 def local_container(node: Node, workspace: Workspace, name: str) -> dict[str, Any]:
-    return node.agent.client.pod_or_none(workspace.name, name)["status"]["containerStatuses"][0]
+    found = node.agent.client.pod_or_none(workspace.name, name)
+    assert found is not None
+    return found["status"]["containerStatuses"][0]
 
 
 def test_the_cluster_sees_a_pod_of_the_machine_for_as_long_as_it_is_there(

@@ -38,7 +38,7 @@ def await_grown(agent: Up, name: str, mib: int) -> None:
     eventually(lambda: memory_bytes(container) >= mib * MIB, within_seconds=READY_SECONDS)
 
 
-def decisions(agent: Up) -> list[dict]:
+def decisions(agent: Up) -> list[Any]:
     with Journal.read(str(agent.state / "journal.db")) as journal:
         return [record.decision for record in journal.decisions(EVICTION_KIND)]
 

@@ -157,8 +157,8 @@ def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: M
     assert "NodeHasCPUPressure" in reasons(agent)
     assert "CPUShortage" in reasons(agent, "starved")
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        found = [one.decision["evictions"] for one in journal.decisions(CPU_KIND)]
-    assert [one["pod"] for evictions in found for one in evictions] == ["default/greedy"]
+        found: list[Any] = [one.decision for one in journal.decisions(CPU_KIND)]
+    assert [one["pod"] for decision in found for one in decision["evictions"]] == ["default/greedy"]
 
 
 def _with_limits(plain: dict[str, Any], limits: dict[str, str]) -> dict[str, Any]:

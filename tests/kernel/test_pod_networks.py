@@ -101,7 +101,7 @@ def running(agent: Up) -> Iterator[Up]:
         agent.close()
 
 
-def server(name: str, **spec: Any) -> dict[str, object]:
+def server(name: str, **spec: Any) -> dict[str, Any]:
     port = {"containerPort": PORT, **spec.pop("port", {})}
     probe = {"httpGet": {"port": PORT}, "periodSeconds": 1}
     container = {"ports": [port], "readinessProbe": probe}

@@ -173,7 +173,7 @@ def test_the_pods_limit_comes_after_its_init_containers_and_files_in_memory_are_
     def container(name: str, script: str) -> dict[str, Any]:
         return {"name": name, "image": "host", "command": ["sh", "-c", script], "volumeMounts": mounts}
 
-    spec = {
+    spec: dict[str, Any] = {
         "terminationGracePeriodSeconds": 0,
         "resources": {"limits": {"memory": "64Mi"}},
         "volumes": [

@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -173,7 +174,12 @@ def check_step(record: Recorded, step: Step) -> None:
 
 def check_last(agent: Up, weather: Storm, steps: list[tuple[Recorded, Step]]) -> None:
     """Now that all is over: with the last victim still there, there would be less left than the threshold."""
-    done = [step for record, step in steps if record.decision["isDone"] and step.decision.victim is not None]
+    said: list[Any] = [record.decision for record, _ in steps]
+    done = [
+        step
+        for one, (_, step) in zip(said, steps, strict=True)
+        if one["isDone"] and step.decision.victim is not None
+    ]
     if not done or weather.has_cache:  # cache that was unwritten then may be dropped by now
         return
     victim = done[-1].decision.victim

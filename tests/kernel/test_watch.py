@@ -6,6 +6,7 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def eater(name: str, directory: Path) -> dict:
 def evictions(agent: Up) -> list[str]:
     """Each eviction in the journal's decisions."""
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        records = [one.decision for one in journal.decisions(EVICTION_KIND)]
+        records: list[Any] = [one.decision for one in journal.decisions(EVICTION_KIND)]
     return [one["pod"] for record in records if record["isDone"] for one in record["evictions"]]
 
 
