@@ -53,7 +53,8 @@ def status(file: Path) -> os.stat_result | None:
     try:
         return file.lstat()
     except OSError as error:
-        return _none_if_gone(error)
+        _raise_unless_gone(error)
+        return None
 
 
 def raw_content(file: Path) -> bytes | None:
@@ -61,7 +62,8 @@ def raw_content(file: Path) -> bytes | None:
     try:
         return file.read_bytes()
     except OSError as error:
-        return _none_if_gone(error)
+        _raise_unless_gone(error)
+        return None
 
 
 def content(file: Path) -> str | None:
@@ -70,7 +72,7 @@ def content(file: Path) -> str | None:
     return None if text is None else text.decode().removesuffix("\n")
 
 
-def _none_if_gone(error: OSError) -> None:
+def _raise_unless_gone(error: OSError) -> None:
     if error.errno not in GONE:
         raise error
 
