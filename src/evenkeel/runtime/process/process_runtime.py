@@ -51,14 +51,13 @@ from evenkeel.runtime.process.supervisor_connection import (
     SupervisorRefused,
 )
 from evenkeel.runtime.process.supervisor_link import SupervisorLink
-from evenkeel.runtime.process.supervisor_protocol import BadMessage, ExitFile, Message, ProcessFile
+from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, ProcessFile
 from evenkeel.runtime.process.user_namespaces import UserNamespaces
 from evenkeel.runtime.procfs import Process, process_at
 from evenkeel.runtime.sessions import Session, Streams
 
 _THREADS = 16
 _FORGET_SECONDS = 5.0
-_EXECUTION_SLACK_SECONDS = 10.0
 
 
 class ProcessRuntime(BaseRuntime):
@@ -218,22 +217,7 @@ class ProcessRuntime(BaseRuntime):
     async def update(self, attempt: Attempt, settings: tuple[Setting, ...]) -> None: ...
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
-        try:
-            async with asyncio.timeout(timeout_seconds + _EXECUTION_SLACK_SECONDS):
-                supervisor = await self._link.current()
-                answer = await supervisor.ask(
-                    "execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds
-                )
-        except SupervisorRefused as error:
-            raise StartFailed(error.message, hint=error.hint) from None
-        except BadMessage as error:
-            raise StartFailed(f"the command cannot be handed on: {error}") from None
-        except SupervisorLost:
-            raise StartFailed("the supervisor of containers went away before the command had ended") from None
-        except TimeoutError:
-            return ExecResult(None, "")
-        code = answer.get("exit_code")
-        return ExecResult(code if isinstance(code, int) else None, str(answer.get("output", "")))
+        return await self._sessions.execute(attempt, command, timeout_seconds)
 
     async def open_session(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
         return await self._sessions.open(attempt, command, wanted)

@@ -1,5 +1,5 @@
-"""Sessions of the process runtime: the supervisor hands over the streams of a command that it starts, or those of a
-container.
+"""Commands and sessions of the process runtime. The supervisor runs a command to its end, or hands over the streams of
+a command or of a container.
 
 If the supervisor is gone, the end of a command cannot be known any more. The command is then killed, as its parent is
 gone, and so are its children. A container runs on, and its sessions end.
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from evenkeel.runtime import session_processes
-from evenkeel.runtime.interface import Attempt
+from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
 from evenkeel.runtime.process.attempt_table import AttemptTable
 from evenkeel.runtime.process.supervisor_connection import (
     DESCRIPTORS,
@@ -26,6 +26,7 @@ from evenkeel.runtime.process.supervisor_protocol import BadMessage, Message
 from evenkeel.runtime.sessions import BaseSession, Session, SessionEnd, SessionRefused, Streams, set_size
 
 _ANSWER_SECONDS = 30.0
+_EXECUTION_SLACK_SECONDS = 10.0
 # A terminal passes its last bytes on a moment after the command has ended.
 _TERMINAL_LAG_SECONDS = 1.0
 _LOST = SessionEnd(1, "the supervisor of containers went away before the command had ended", "try again")
@@ -168,6 +169,25 @@ class ProcessSessions:
         cgroup = session_processes.directory_of(process.procs)
         request = {"attempt": list(attempt), "command": list(command), **wanted._asdict()}
         return await self._opened(partial(ProcessSession, cgroup), wanted, "open", request)
+
+    async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
+        """Runs a command without a client, such as a probe. Raises StartFailed."""
+        try:
+            async with asyncio.timeout(timeout_seconds + _EXECUTION_SLACK_SECONDS):
+                supervisor = await self._current()
+                answer = await supervisor.ask(
+                    "execute", attempt=list(attempt), command=list(command), seconds=timeout_seconds
+                )
+        except SupervisorRefused as error:
+            raise StartFailed(error.message, hint=error.hint) from None
+        except BadMessage as error:
+            raise StartFailed(f"the command cannot be handed on: {error}") from None
+        except SupervisorLost:
+            raise StartFailed("the supervisor of containers went away before the command had ended") from None
+        except TimeoutError:
+            return ExecResult(None, "")
+        code = answer.get("exit_code")
+        return ExecResult(code if isinstance(code, int) else None, str(answer.get("output", "")))
 
     async def attach(self, attempt: Attempt, wanted: Streams) -> Session:
         """Hands over the streams of the container itself."""
