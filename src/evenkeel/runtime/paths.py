@@ -5,8 +5,10 @@ or volume, can never lead out of its directory.
 
     pods/<uid>/volumes/<volume>/                      volumes on disk
     pods/<uid>/<container>.<attempt>/                 files of one attempt: its status, its termination log
+    pods/<uid>/users                                  the pod's own range of users (hostUsers: false)
     memory/<uid>/.termination-logs/<container>.<attempt>    of containers of a container runtime
     memory/<uid>/<volume>/                            volumes in memory, mounted there
+    memory/<uid>/.users, .network                     the pod's own user and network namespaces, mounted there
     memory/<uid>/.subpaths/<container>.<attempt>.<n>  parts of volumes for a container runtime, mounted there
     memory/<uid>/.private/<container>.<attempt>       arguments and variables of an attempt that has a Secret's values
     memory/<uid>/.private/cluster-data                what a pod of a cluster has of ConfigMaps, Secrets and tokens
