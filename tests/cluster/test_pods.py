@@ -1,5 +1,7 @@
 """Pods of a real cluster on Evenkeel's nodes, from kubectl's point of view."""
 
+from typing import Any
+
 from tests.cluster.nodes import Node
 from tests.cluster.workspaces import SLEEP, Workspace, condition, deployment, is_ready, pod, restarts, shell
 from tests.kernel.waiting import eventually
@@ -75,14 +77,17 @@ def test_a_pod_gets_its_configuration_and_the_token_of_its_account(workspace: Wo
     assert seen["status"]["phase"] == "Succeeded", seen["status"]
 
 
+def waiting_reason(one: dict[str, Any]) -> str:
+    """Of the pod's first container; empty if it does not wait, or nothing is said of it yet."""
+    (state, *_) = [each["state"] for each in one["status"].get("containerStatuses", ())] or [{}]
+    return str(state.get("waiting", {}).get("reason", ""))
+
+
 def test_a_pod_waits_for_a_config_map_that_is_not_there_yet(workspace: Workspace, nodes: list[Node]):
     named = {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "colour"}}}
     workspace.apply(pod("waits", *SLEEP, container={"env": [named]}))
-    waiting = workspace.until("waits", lambda one: one["status"].get("containerStatuses"))
-    assert (
-        waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
-        == "CreateContainerConfigError"
-    )
+    # Before that it may be about to be started.
+    workspace.until("waits", lambda one: waiting_reason(one) == "CreateContainerConfigError")
     late = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}, "data": {"colour": "blue"}}
     workspace.apply(late)
     workspace.until("waits", is_ready)
