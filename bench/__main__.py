@@ -1,9 +1,11 @@
-"""`python -m bench [NAME…]`: runs bench/bench_NAME.py (all of them without a name), one line a figure.
+"""`python -m bench [--rounds N] [NAME…]`: runs bench/bench_NAME.py (all of them without a name), one line a figure.
 
 A module yields its figures from `figures()`. They are kept in bench/results.json by module; running some of
-the modules renews only theirs. Exit code 1: something could not be measured; a missed target is only marked.
+the modules renews only theirs. `--rounds` is how often `eviction` evicts in each of its phases.
+Exit code 1: something could not be measured; a missed target is only marked.
 """
 
+import argparse
 import importlib
 import json
 import os
@@ -19,7 +21,14 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--rounds", type=at_least_two, help="evictions in each phase of `eviction`")
+    given = parser.parse_args(arguments)
+    names = given.names
+    if given.rounds is not None:
+        os.environ["EVENKEEL_ROUNDS"] = str(given.rounds)  # the modules are imported later
     known = [path.stem.removeprefix("bench_") for path in sorted(HERE.glob("bench_*.py"))]
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -38,6 +47,12 @@ def main(names: list[str]) -> int:
         json.dumps({"machine": machine, "figures": results}, indent=2, ensure_ascii=False) + "\n"
     )
     return 1 if broken else 0
+
+
+def at_least_two(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 2")
+    return int(text)
 
 
 def measured(name: str) -> Iterator[Figure]:

@@ -25,6 +25,7 @@ from tests.machines import Unavailable
 from tests.machines.packages import require
 
 from bench.figure import Figure, against, ratio_at_most, value_at_least, value_at_most
+from bench.processes import run_seconds
 from bench.reference import compiled
 from evenkeel.api.config import KubeletConfiguration, defaulted
 from evenkeel.cgroup.drivers.detect import detect, driver_for
@@ -38,7 +39,6 @@ KEPT = 110
 IDLE_SECONDS = 60.0  # what is done once a minute is in it once
 PATIENCE_SECONDS = 120.0
 SETTLED_SECONDS = 0.2
-TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 PODMAN = ("podman", "runc")  # crun, its usual partner, refuses hybrid cgroups
 # Also where root may not raise limits.
@@ -282,11 +282,11 @@ def kept(one: Agent) -> Iterator[Figure]:
     eventually(lambda: all(pod["status"]["phase"] == "Running" for pod in one.client.pods()), pause=0.1)
     time.sleep(2.0)  # what follows the start (a look at each pod, memory given back) is not idling
     pids = {"the agent": one.pid, "the keeper": one.keeper_pid}
-    before, since = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.monotonic()
+    before, since = {name: run_seconds(pid) for name, pid in pids.items()}, time.monotonic()
     time.sleep(IDLE_SECONDS)
     lasted = time.monotonic() - since
     for name, pid in pids.items():
-        share = 100 * (cpu_seconds(pid) - before[name]) / lasted
+        share = 100 * (run_seconds(pid) - before[name]) / lasted
         is_agent = name == "the agent"
         yield Figure(
             f"{name}, idle with {KEPT} pods",
@@ -336,11 +336,6 @@ def eventually(probe: Any, *, pause: float = 0.001) -> Any:
         assert time.monotonic() < deadline, "not in time"
         time.sleep(pause)
     return answer
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def resident_mib(pid: int) -> float:

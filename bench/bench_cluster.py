@@ -24,10 +24,11 @@ from tests.machines.container_images import Entry, archive
 from tests.machines.containerd import Containerd
 from tests.machines.packages import IMAGES, PROGRAMS, require
 
-from bench.bench_agent import cpu_seconds, eventually, resident_mib, said_time
+from bench.bench_agent import eventually, resident_mib, said_time
 from bench.bench_cri import IMAGE, PROGRAM
 from bench.figure import Figure, against, failed, ratio_at_most
 from bench.kubelet_node import kubelet_node
+from bench.processes import cpu_seconds
 from bench.reference import compiled
 
 PODS = int(os.environ.get("EVENKEEL_BENCH_PODS", "110"))

@@ -20,8 +20,16 @@ from evenkeel.pressure.decision_records import EVICTION_KIND
 MIB = 1 << 20
 NODE_MIB = 2048
 THRESHOLD_MIB = 100
-# The steps of an eviction, by the stages of the journal's decisions (`memory_sink.Stages`) that they end with.
-STEPS = {"woken": "wake-up", "sampled": "sample", "read": "reading", "decided": "ranking", "noted": "intent"}
+# The steps of an eviction, by the stages of the journal's decisions (`memory_sink.Stages`) that they end with. Between
+# the first two the kernel had reported the crossing, and the watch's own figures did not show it yet.
+STEPS = {
+    "reported": "wake-up",
+    "woken": "not short",
+    "sampled": "sample",
+    "read": "reading",
+    "decided": "ranking",
+    "noted": "intent",
+}
 
 
 @contextmanager
@@ -111,7 +119,7 @@ def cgroup() -> Iterator[Cgroup]:
     with temporary(root):
         tops.child(name, controllers=set(tops.directories) == {UNIFIED})
         root.write(
-            "memory.max" if root.has("memory.max") else "memory.limit_in_bytes", (NODE_MIB + 512) * MIB
+            "memory.max" if root.has("memory.max") else "memory.limit_in_bytes", (NODE_MIB + 1024) * MIB
         )
         yield root
 

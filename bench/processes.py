@@ -1,6 +1,8 @@
 """What the kernel counts of processes: their children, memory and time."""
 
+import os
 from pathlib import Path
+from typing import NamedTuple
 
 
 def below(pid: int) -> list[int]:
@@ -20,12 +22,38 @@ def proportional_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
+def cpu_seconds(pid: int) -> float:
+    """How long it has run, threads that have ended included, in whole ticks of the kernel's clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def run_seconds(pid: int) -> float:
-    """How long its threads have run."""
+    """How long its threads have run, to the nanosecond."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def queued_seconds(pid: int) -> float:
-    """How long its first thread could have run and had no processor."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+class Waits(NamedTuple):
+    """What its first thread had to wait for, so far."""
+
+    queued_seconds: float  # it could have run, and had no processor
+    faults: int  # pages that were not in its memory
+    disk_faults: int  # and had to be read
+    pushed_aside: int  # how often another one got its processor
+
+    def __sub__(self, before: "Waits") -> "Waits":
+        return Waits(
+            self.queued_seconds - before.queued_seconds,
+            self.faults - before.faults,
+            self.disk_faults - before.disk_faults,
+            self.pushed_aside - before.pushed_aside,
+        )
+
+
+def waits(pid: int) -> Waits:
+    task = Path(f"/proc/{pid}/task/{pid}")
+    queued = int((task / "schedstat").read_text().split()[1]) / 1e9
+    stat = (task / "stat").read_text().rpartition(")")[2].split()
+    switches = (task / "status").read_text().rpartition("nonvoluntary_ctxt_switches:")[2]
+    return Waits(queued, int(stat[7]), int(stat[9]), int(switches))

@@ -1,6 +1,9 @@
 """Turns of the memory watch, taken by the test. On real kernels: tests/kernel/test_evictions.py and test_storms.py."""
 
 import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,38 +14,85 @@ from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_watch import MemoryWatch, WatchSettings
+from evenkeel.pressure.memory.pod_usages import RECENT_SECONDS
 from tests.models.memory_files import IgnoredReports, targets_in, write_v1_memory
+
+LINE_MIB = 300
+
+
+class Watched:
+    """A memory watch on cgroup v1 with files instead of a kernel, and a clock of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
+        own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
+        self.triggers = KernelTriggers()
+        ignored = IgnoredReports()
+        given, intents = WatchSettings(own, Settings(), 2), Intents(str(directory), print)
+        self.watch = MemoryWatch(given, State(), self.triggers, intents, ignored, ignored)
+        self.root = write_v1_memory(directory / "root", 200)
+        (self.root / "cgroup.event_control").touch()
+        (self.root / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+        self.watch.follow(targets_in(directory, LINE_MIB + 100)._replace(version=Version.V1))
+        self.now = time.monotonic()
+
+    def uses(self, usage_mib: int, cache_mib: int = 0) -> float:
+        """What a turn returns when the pods use so much."""
+        write_v1_memory(self.root, usage_mib, total_inactive_file=cache_mib)
+        return self.watch.turn()
+
+    def told(self) -> None:
+        """The kernel reports that levels were crossed."""
+        for descriptor in self.triggers._usage:
+            os.eventfd_write(descriptor, 1)
+        self.triggers.wait(0)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    made = Watched(tmp_path)
+    monkeypatch.setattr("time.monotonic", lambda: made.now)
+    yield made
+    made.watch.close()
+    made.triggers.close()
 
 
 @pytest.mark.req("E1")
-def test_after_an_early_notification_samples_follow_without_pause(tmp_path, monkeypatch):
-    thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
-    own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
-    triggers = KernelTriggers()
-    ignored = IgnoredReports()
-    watch = MemoryWatch(
-        WatchSettings(own, Settings(), 2), State(), triggers, Intents(str(tmp_path), print), ignored, ignored
-    )
-    root = write_v1_memory(tmp_path / "root", 200)
-    (root / "cgroup.event_control").touch()
-    (root / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
-    watch.follow(targets_in(tmp_path, 400)._replace(version=Version.V1))
-    try:
-        assert watch.turn() == MOST_SECONDS  # the kernel will tell
-        write_v1_memory(root, 300, total_inactive_file=1)
-        assert LEAST_SECONDS < watch.turn() < 0.01
+def test_after_an_early_notification_samples_follow_without_pause_for_a_moment(watched: Watched):
+    assert watched.uses(200) == MOST_SECONDS  # the kernel will tell
+    assert LEAST_SECONDS < watched.uses(LINE_MIB, cache_mib=1) < 0.01
+    watched.told()
+    assert watched.watch.turn() == 0
+    watched.now += 0.005
+    watched.told()
+    assert watched.watch.turn() == LEAST_SECONDS
+    assert not watched.triggers.wait(0)  # it does not wake again
+    watched.now += 0.1
+    watched.told()
+    assert watched.watch.turn() == 0
 
-        def told() -> None:
-            for descriptor in triggers._usage:
-                os.eventfd_write(descriptor, 1)
-            triggers.wait(0)
 
-        told()
-        assert watch.turn() == 0
-        monkeypatch.setattr("evenkeel.pressure.memory.memory_watch._AT_ONCE_SECONDS", 0)  # it has passed
-        told()
-        assert watch.turn() == LEAST_SECONDS
-        assert not triggers.wait(0)  # it does not wake again
-    finally:
-        watch.close()
-        triggers.close()
+@pytest.mark.req("E1")
+def test_the_time_without_pauses_begins_at_the_line_and_not_at_a_mark_on_the_way(watched: Watched):
+    watched.uses(200)
+    watched.told()
+    assert watched.uses(LINE_MIB - 60) == MOST_SECONDS
+    watched.now += 0.05
+    watched.told()
+    assert watched.uses(LINE_MIB, cache_mib=1) == 0
+
+
+@pytest.mark.req("E1")
+def test_close_to_the_line_it_rehearses_again_and_again_as_long_as_the_pods_grow(watched: Watched):
+    watched.uses(200)
+    watched.now += 1
+    assert watched.uses(LINE_MIB - 100) == MOST_SECONDS
+    assert watched.uses(LINE_MIB - 20) == MOST_SECONDS
+    for left in (7, 6, 5):
+        assert watched.uses(LINE_MIB - left) < RECENT_SECONDS
+        watched.now += 0.75 * RECENT_SECONDS
+    assert watched.uses(LINE_MIB - 5) < RECENT_SECONDS  # they may only wait for a processor
+    watched.now += 0.1
+    assert watched.uses(LINE_MIB - 5) == MOST_SECONDS
+    watched.now += 0.01
+    assert watched.uses(LINE_MIB - 4) == MOST_SECONDS  # the kernel will tell

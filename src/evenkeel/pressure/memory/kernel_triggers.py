@@ -29,6 +29,9 @@ class KernelTriggers:
         self._epoll = select.epoll()
         self._others: dict[int, Callable[[], None]] = {}  # by descriptor: what to call when it is ready
         self._usage: dict[int, UsageThreshold] = {}  # by descriptor
+        self._lines: set[int] = (
+            set()
+        )  # those of `_usage` that are thresholds, and not marks on the way to one
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
         self._oom: OomNotification | None = None
@@ -38,6 +41,7 @@ class KernelTriggers:
         self._is_oom = False
         self._is_crossing = False
         self.woken_at = 0.0  # when the last wait ended, by CLOCK_MONOTONIC
+        self.reported_at = 0.0  # the same of the last wait in which a line was crossed
         self._add_stall(node_file(Resource.MEMORY))
         self._of_node = set(self._stalls)
 
@@ -56,17 +60,17 @@ class KernelTriggers:
         if self._others.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
-    def follow(self, targets: WatchTargets, levels: Sequence[int]) -> bool:
-        """Listens to the pods' cgroup. On v1 it also listens for the usage crossing one of `levels`. Returns whether
-        the kernel will report these crossings."""
+    def follow(self, targets: WatchTargets, lines: Sequence[int], marks: Sequence[int]) -> bool:
+        """Listens to the pods' cgroup. On v1 it also listens for the usage crossing one of `lines` and `marks`. Returns
+        whether the kernel will report these crossings."""
         self._drop_all()
         if not targets.directory:
             return False
         is_notified = False
         if targets.version == Version.V1:
-            is_notified = bool(levels) and sum(self._add_usage(targets, level) for level in levels) == len(
-                levels
-            )
+            added = [self._add_usage(targets, line, is_line=True) for line in lines]
+            added += [self._add_usage(targets, mark, is_line=False) for mark in marks]
+            is_notified = bool(added) and all(added)
             self._add_oom(targets)
         else:
             self._add_events(targets)
@@ -107,6 +111,8 @@ class KernelTriggers:
         if descriptor in self._usage:
             # edge-triggered: it wakes the thread only once, so no time is spent on reading it
             self._is_crossing = True
+            if descriptor in self._lines:
+                self.reported_at = self.woken_at
         elif descriptor in self._stalls:
             if self._stalls[descriptor].is_gone():
                 self._epoll.unregister(descriptor)
@@ -121,13 +127,15 @@ class KernelTriggers:
             before, self._ooms = self._ooms, self._count_ooms()
             self._is_oom |= self._ooms > before
 
-    def _add_usage(self, targets: WatchTargets, level: int) -> bool:
+    def _add_usage(self, targets: WatchTargets, level: int, *, is_line: bool) -> bool:
         try:
             source = UsageThreshold(targets.path, targets.directory, level)
         except OSError as error:
             self._note(f"the kernel does not report memory thresholds: {subscription_refusal(error)}")
             return False
         self._usage[source.fileno()] = source
+        if is_line:
+            self._lines.add(source.fileno())
         self._epoll.register(source.fileno(), select.EPOLLIN | select.EPOLLET)
         return True
 
@@ -177,6 +185,7 @@ class KernelTriggers:
             self._epoll.unregister(source.fileno())
             source.close()
         self._usage.clear()
+        self._lines.clear()
         if self._oom is not None:
             self._epoll.unregister(self._oom.fileno())
             self._oom.close()

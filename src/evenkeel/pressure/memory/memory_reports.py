@@ -124,7 +124,9 @@ class MemoryReports:
     def _stepped(self, message: Message) -> None:
         stages = message.get("stages")
         began_at, sent_at, is_kernels = message["timing"]
-        timing = Timing(began_at, sent_at, is_kernels, Stages(*stages) if stages else None)
+        timing = Timing(
+            began_at, sent_at, is_kernels, Stages(*stages[: len(Stages._fields)]) if stages else None
+        )
         if self._is_recorded(timing):
             return
         step = step_from(message["step"], self._pod_of)

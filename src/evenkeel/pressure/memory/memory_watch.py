@@ -36,6 +36,7 @@ from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink, Stages, Timing
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
+from evenkeel.pressure.memory.rehearsals import Rehearsals
 from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
 from evenkeel.pressure.targets import WatchTargets
 
@@ -43,15 +44,12 @@ _SOFT_SECONDS = 1.0  # the largest delay in noticing that a soft threshold is cr
 _AGAIN_SECONDS = 0.1  # between two decisions on a hard threshold if no pod may be evicted
 _PENDING_SECONDS = 0.001  # between two samples while memory is being freed
 _RECLAIMING_SECONDS = 0.002  # between two samples while memory is being reclaimed
-_REHEARSAL_SECONDS = 0.5  # between two rehearsals near a threshold
-# A threshold is near if the fastest growth could reach it in this time. On the way there are marks: at each of them the
-# kernel wakes the watch (v1), which finds out anew who would be evicted.
-_NEAR_SECONDS = 0.05
-_MARKS_SECONDS = (_NEAR_SECONDS, 0.008, 0.001)
 # After the kernel reported a crossing. Usage includes cache that can be dropped, so the real crossing may come soon.
 _CROSSING_SECONDS = 0.02
-_AT_ONCE_SECONDS = 0.004  # in the first part of that time there is no pause between samples
-_AT_ONCE_AGAIN_SECONDS = 0.1  # not more often: this process runs before others
+# So close to the line that the kernel reports nothing more, there is no pause between samples: it would be longer than
+# the way may take. For so long, and not more often, since this process runs before others.
+_AT_ONCE_SECONDS = 0.004
+_AT_ONCE_AGAIN_SECONDS = 0.1
 
 
 class WatchSettings(NamedTuple):
@@ -80,7 +78,6 @@ class MemoryWatch:
         self.state = of_thresholds(state, given.thresholds)
         self._cpus = given.cpus
         self._growth = fastest_growth(given.cpus)
-        self._near_bytes = int(self._growth * _NEAR_SECONDS)
         self._reports = reports
         self._triggers = triggers
         self._sampler = MemorySampler(given.settings.profile, self._growth)
@@ -96,8 +93,7 @@ class MemoryWatch:
         self._evictor = Evictor(self._sampler, self._pending, self._mitigation, intents, clock)
         self._crossing_until = 0.0
         self._at_once_from = 0.0
-        self._rehearsed_at = 0.0
-        self._rehearsed_left = 0  # bytes to the nearest threshold at that time
+        self._rehearsals = Rehearsals(self._growth)
         self._evictor.start()
         self._mitigation.start()
 
@@ -146,8 +142,6 @@ class MemoryWatch:
         now = time.monotonic()
         if self._triggers.take_crossing():
             self._crossing_until = now + _CROSSING_SECONDS
-            if now >= self._at_once_from + _AT_ONCE_AGAIN_SECONDS:
-                self._at_once_from = now
         overdue_at = self._evictor.overdue_at
         if overdue_at is not None and overdue_at <= now:
             self._evictor.kill_overdue(now)
@@ -167,26 +161,15 @@ class MemoryWatch:
         self._mitigation.freeze(sample, now)
         self._mitigation.throttle(sample, now)
         if not met:
-            self._rehearse_near(sample, now)
+            lefts = [left - level.due_bytes for left, level in left_without_pending(self._levels, sample)]
+            if self._rehearsals.is_due(lefts, now):
+                self._rehearse(now)
         return self._wait_seconds(sample, met, now)
-
-    def _rehearse_near(self, sample: MemorySample, now: float) -> None:
-        """Rehearses near a hard threshold: now and then, and up to the last mark each time when half of the rest of the
-        way is behind."""
-        lefts = [left - level.due_bytes for left, level in left_without_pending(self._levels, sample)]
-        left = min(lefts, default=self._near_bytes)
-        if left >= self._near_bytes:
-            self._rehearsed_left = self._near_bytes
-            return
-        half = max(self._rehearsed_left // 2, int(self._growth * _MARKS_SECONDS[-1]))
-        if left <= half < self._rehearsed_left or now >= self._rehearsed_at + _REHEARSAL_SECONDS:
-            self._rehearsed_left = left
-            self._rehearse(now)
 
     def _rehearse(self, now: float) -> None:
         """Finds the pod that would be evicted now, and prepares its eviction. When the threshold is crossed, only the
         pods that may have become the first since are read, and nothing is done for the first time."""
-        self._rehearsed_at = now
+        self._rehearsals.done(now)
         _, snapshot = self._sampler.snapshot(now, self._pending.killed_uids())
         first = victim(Signal.ALLOCATABLE_MEMORY_AVAILABLE, None, snapshot, self._settings, self._traits)
         if first is not None:
@@ -211,9 +194,7 @@ class MemoryWatch:
             for level in self._levels
             if level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE and level.due_bytes < limit
         ]
-        marks = [level - int(self._growth * seconds) for level in of_pods for seconds in _MARKS_SECONDS]
-        marks = [mark for mark in marks if mark > 0]
-        self._is_notified = self._triggers.follow(self._targets, (*of_pods, *marks))
+        self._is_notified = self._triggers.follow(self._targets, of_pods, self._rehearsals.marks(of_pods))
         self._mitigation.follow(self._targets, self._levels)
 
     # When to decide
@@ -250,7 +231,7 @@ class MemoryWatch:
         if self._mitigation.is_freezing or (self._pending.is_any_killed and sample.pending_bytes):
             return _PENDING_SECONDS
         distances = []
-        most = MOST_SECONDS
+        most = self._rehearsals.pause_seconds or MOST_SECONDS
         for level in self._levels:
             available = level.available(sample)
             if available is None:
@@ -261,8 +242,6 @@ class MemoryWatch:
             left = available - level.due_bytes
             is_notified = (
                 self._is_notified
-                # The last mark is behind: the watch looks instead of waiting to be woken, which takes time.
-                and not (self._is_at_once(now) and left <= self._growth * _MARKS_SECONDS[-1])
                 and sample.pods is not None
                 and level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
                 and will_be_notified(
@@ -281,9 +260,13 @@ class MemoryWatch:
             ends.append(self._evictor.overdue_at - now)
         ahead = [seconds for seconds in ends if seconds > 0]
         seconds = min(most, polling_interval_seconds(distances, self._growth), *ahead)
-        return 0.0 if seconds <= LEAST_SECONDS and self._is_at_once(now) else seconds
+        is_close = seconds <= LEAST_SECONDS and now < self._crossing_until
+        return 0.0 if is_close and self._may_look_at_once(now) else seconds
 
-    def _is_at_once(self, now: float) -> bool:
+    def _may_look_at_once(self, now: float) -> bool:
+        """The time begins when it is first needed: at a mark it would be over before the line is reached."""
+        if now >= self._at_once_from + _AT_ONCE_AGAIN_SECONDS:
+            self._at_once_from = now
         return now < self._at_once_from + _AT_ONCE_SECONDS
 
     # Acting
@@ -315,7 +298,7 @@ class MemoryWatch:
             step, chosen, now, is_agent_there=self._reports.is_heard, is_urgent=is_urgent
         )
         self._met = ()  # the next turn decides again, and counts the memory that is being freed by then
-        stages = stages._replace(noted=done.noted_at)
+        stages = stages._replace(noted=done.noted_at, reported=self._triggers.reported_at)
         self._reports.stepped(done.step, Timing(began, done.sent_at, stages=stages), done.evicted)
         return True
 

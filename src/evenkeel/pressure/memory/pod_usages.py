@@ -15,7 +15,7 @@ from evenkeel.policy.qos import is_critical
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
-_RECENT_SECONDS = 0.02  # so old the figures of a pod may be that cannot be the first in rank
+RECENT_SECONDS = 0.02  # so old the figures of a pod may be that cannot be the first in rank
 _FEW = 16  # up to so many pods are read one by one. All at once takes less time than more than that
 
 
@@ -85,12 +85,12 @@ class PodUsages:
 
     def read_first_in_rank(self, leaving_out: Collection[int]) -> dict[int, Reading]:
         """Reads all pods that may be first in rank, of each group at least one. The usages of the others are at most
-        `_RECENT_SECONDS` old, and none of these pods can have become the first since.
+        `RECENT_SECONDS` old, and none of these pods can have become the first since.
 
         If no pod is above its request, any pod may be the victim. Then all are read."""
         since = time.monotonic() - self._read_at
         grown = int(since * self._growth) + 1
-        if not self._growth or since >= _RECENT_SECONDS or self._count_near(grown) > _FEW:
+        if not self._growth or since >= RECENT_SECONDS or self._count_near(grown) > _FEW:
             self.read_usages()
             grown = 0
         readings = self._read_highest(leaving_out, grown)
