@@ -283,6 +283,19 @@ def test_the_last_lines_are_found_across_rotation(tmp_path: Path) -> None:
         assert tail == everything[max(0, len(everything) - count) :]
 
 
+def test_a_log_that_grows_as_fast_as_it_is_read_is_read_as_it_was(tmp_path: Path) -> None:
+    relayed = Relayed(tmp_path / "1.log", LogLimits(max_bytes=500, max_files=3))
+    for number in range(5):
+        relayed.say(b"before %d\n" % number)
+    read = []
+    for line in read_logs(str(relayed.path)):
+        read.append(line.text)
+        assert len(read) < 100, "it never ends"
+        relayed.say(b"meanwhile\nmeanwhile\n")
+    relayed.close()
+    assert read == [b"before %d" % number for number in range(5)]
+
+
 def test_a_long_line_is_one_of_the_last_lines(relayed: Relayed) -> None:
     long = b"x" * (2 * LONGEST_LINE_BYTES + 1)
     relayed.say(b"one\n" + long + b"\nno end")

@@ -57,7 +57,11 @@ def follow(
 
 
 class GrowingLog:
-    """A log that grows and is rotated while it is read. Raises EvenkeelError if there is none."""
+    """A log that grows and is rotated while it is read. Raises EvenkeelError if there is none.
+
+    If it is not watched, it is read as it is when it is opened: a container that writes faster than a client reads
+    would keep the client for ever.
+    """
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class GrowingLog:
         self._files: list[IO[bytes]] = []
         try:
             self._files = _opened(path, tail)
+            self._end = None if is_watched else os.fstat(self._files[-1].fileno()).st_size
         except BaseException:
             self.close()
             raise
@@ -92,12 +97,13 @@ class GrowingLog:
         while True:
             if self._watch is not None:
                 self._watch.renew()
-            for file in self._files:
-                yield from self._joining.lines(file)
             *read, last = self._files
+            for file in read:
+                yield from self._joining.lines(file)
+            yield from self._joining.lines(last, self._end)
             self._files = [last]
             _close(read)
-            newer = _newer(self._path, last)
+            newer = _newer(self._path, last) if self._end is None else []
             if not newer:
                 return
             # The old file is read once more: lines may have been added before it was rotated.
@@ -139,9 +145,9 @@ class _Joining:
         self._parts: dict[bytes, list[bytes]] = {}  # by stream
         self._incomplete = b""  # an entry that is not complete yet
 
-    def lines(self, file: IO[bytes]) -> Iterator[LogLine]:
-        """Yields the lines from the present position to the end of the file."""
-        while data := file.readline(_LONGEST_ENTRY_BYTES):
+    def lines(self, file: IO[bytes], end: int | None = None) -> Iterator[LogLine]:
+        """Yields the lines from the present position to the end of the file, or those that begin before `end`."""
+        while (end is None or file.tell() < end) and (data := file.readline(_LONGEST_ENTRY_BYTES)):
             entry = self._incomplete + data
             if not entry.endswith(b"\n") and len(entry) < _LONGEST_ENTRY_BYTES:
                 self._incomplete = entry
