@@ -9,7 +9,7 @@ MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster cluster e2e bench docs clean soak stress
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster kernel-cluster-long cluster e2e bench docs clean soak stress
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ kernel: setup ## the tests that need a real kernel, on four of them at once (roo
 	@$(BIN)/python -m tests.machines all
 
 # What runs where is in tests/machines/parts.py.
-kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster: setup
+kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster kernel-cluster-long: setup
 	$(BIN)/python -m tests.machines part $(@:kernel-%=%)
 
 kernel-host: kernel-host-pressure kernel-host-containers ## on this machine's own cgroups
@@ -68,7 +68,8 @@ kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone #
 kernel-v2-long: ## crashes, storms and barrages there too, which takes most of an hour when emulated
 kernel-systemd: ## in a virtual machine with systemd
 
-kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine, which `make kernel` leaves out
+kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine, which Go builds once; `make kernel` leaves it out
+kernel-cluster-long: ## thirty pods over three nodes, and a connection that breaks all the time, there too
 
 cluster: setup root ## a Kubernetes control plane with three nodes on this machine, to try (root); Ctrl-C removes it
 	@$(BIN)/python -m tests.cluster up
@@ -88,10 +89,8 @@ soak: setup root ## hours of it: the agent killed under 500 pods (SEED=n replays
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_watch.py -k any_moment
 	EVENKEEL_FAULTS=200 EVENKEEL_SEED=$(SEED) \
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/attacks/test_fault_storms.py -s
-	EVENKEEL_KILLS=50 EVENKEEL_SEED=$(SEED) \
-	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/cluster/test_scale.py -s
-	EVENKEEL_ROUGH_ROUNDS=1000 EVENKEEL_SEED=$(SEED) \
-	  $(BIN)/python -m tests.machines test host --time-limit 28800 -- tests/cluster/test_proxy.py -s
+	EVENKEEL_KILLS=50 EVENKEEL_ROUGH_ROUNDS=1000 EVENKEEL_SEED=$(SEED) \
+	  $(BIN)/python -m tests.machines part cluster-long
 	EVENKEEL_SESSIONS=1000 \
 	  $(BIN)/python -m tests.machines test host --time-limit 14400 -- tests/kernel/test_exec.py tests/kernel/test_attach.py -k many
 	EVENKEEL_FUZZ_SECONDS=1800 EVENKEEL_SEED=$(SEED) $(BIN)/pytest tests/fuzz

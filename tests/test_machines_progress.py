@@ -151,6 +151,13 @@ def test_every_kernel_test_of_the_host_is_in_one_of_its_parts():
     assert [file for file in named if not (PROJECT / file).exists()] == []
 
 
+def test_the_tests_of_the_cluster_are_in_one_part_and_the_long_ones_in_another():
+    whole, long = BY_NAME["cluster"], BY_NAME["cluster-long"]
+    files = [file for file in long.tests if file.startswith("tests/")]
+    assert whole.tests == ("tests/cluster", *(f"--ignore={file}" for file in files))
+    assert [file for file in files if not (PROJECT / file).exists()] == []
+
+
 def test_a_failure_is_shown_with_the_command_that_repeats_just_that_test():
     report = Ended("tests/kernel/test_x.py::test_y[cri]", FAILED, 2.0, "assert 1 == 2")
     assert progress(report).failure(report, 130.0, ".venv/bin/python").splitlines() == [
@@ -266,6 +273,24 @@ def test_a_machine_that_cannot_be_had_is_in_the_table_with_its_reason(
     parts, command = scripted(v2="print('kernel tests on v2: skipped, you are not root')")
     assert run_side_by_side(parts, command, tmp_path) == 0
     assert capfd.readouterr().out.splitlines()[-2].endswith("  kernel tests on v2: skipped, you are not root")
+
+
+@pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 1)])
+def test_a_part_that_lacks_what_is_built_for_it_is_left_out_and_the_others_run(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ci: str,
+    status: int,
+):
+    monkeypatch.setenv("CI", ci)
+    parts, command = scripted(alone="raise SystemExit(1)", good="say(Collected(1), Ended('t', PASSED, 1.0))")
+    said = "kernel tests on alone: skipped, no registry"
+    assert run_side_by_side(parts, command, tmp_path, {"alone": said}) == status
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0] == said
+    assert [row.split()[:2] for row in shown[-3:-1]] == [["alone", "0"], ["good", "1"]]
+    assert shown[-3].endswith(f"  {said}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -40,6 +40,7 @@ OLDEST_GO = (1, 26)
 BUILT = "1970-01-01T00:00:00Z"
 # A failing registry makes Go say what it could not get in one of the last lines.
 LAST_LINES = 3
+SAID_EVERY_SECONDS = 30.0
 
 
 def kubernetes_version() -> str:
@@ -81,14 +82,14 @@ def _built(name: str, programs: Sequence[str], cache: Path) -> Path:
         print(
             f"building {', '.join(programs)} {kubernetes_version()}, once: about ten minutes", file=sys.stderr
         )
-        _run(go, "mod", "download")
+        _run(go, "mod", "download", what="the modules")
         for number, program in enumerate(programs, 1):
             began = time.monotonic()
             # Vetting would take longer than the tests' compilation.
             action = ("test", "-c", "-vet=off") if program.endswith(".test") else ("build",)
-            _run(go, *action, *_flags(), "-o", str(directory / program), PACKAGES[program])
-            seconds = time.monotonic() - began
-            print(f"  {number} of {len(programs)}: {program} in {seconds:.0f} s", file=sys.stderr, flush=True)
+            what = f"{number} of {len(programs)}: {program}"
+            _run(go, *action, *_flags(), "-o", str(directory / program), PACKAGES[program], what=what)
+            print(f"  {what} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
     return made_once(name, inputs, build, cache=cache)
 
@@ -107,19 +108,32 @@ def _flags() -> tuple[str, ...]:
     return ("-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", f"-s -w {stamped}")
 
 
-def _run(go: str, *arguments: str) -> None:
-    done = subprocess.run(
+def _run(go: str, *arguments: str, what: str) -> None:
+    """Go says nothing while it works; that it does is said of `what` now and then."""
+    began = time.monotonic()
+    with subprocess.Popen(
         [go, *arguments],
         cwd=MODULE,
         env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        said = " / ".join(done.stderr.strip().splitlines()[-LAST_LINES:])
+    ) as process:
+        try:
+            while True:
+                try:
+                    _, errors = process.communicate(timeout=SAID_EVERY_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    seconds = time.monotonic() - began
+                    print(f"  {what}, {seconds:.0f} s so far", file=sys.stderr, flush=True)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        said = " / ".join(errors.strip().splitlines()[-LAST_LINES:])
         raise Unavailable(f"the control plane cannot be built, 'go {arguments[0]}' says: {said or 'nothing'}")
 
 

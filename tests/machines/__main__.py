@@ -8,7 +8,7 @@ import sys
 
 from tests.machines import Unavailable
 from tests.machines.parts import BY_NAME, PARTS
-from tests.machines.run import MACHINES, Request, run_command, run_kernel_tests, run_part, run_rounds
+from tests.machines.run import MACHINES, Request, missing, run_command, run_kernel_tests, run_part, run_rounds
 from tests.machines.side_by_side import run_side_by_side
 from tests.machines.stress import run_stress
 
@@ -36,7 +36,8 @@ def main(arguments: list[str]) -> int:
 
 def _done(settings: argparse.Namespace, rest: list[str]) -> int:
     if settings.action == "all":
-        return run_side_by_side([BY_NAME[name] for name in settings.parts] or PARTS)
+        parts = [BY_NAME[name] for name in settings.parts] or PARTS
+        return run_side_by_side(parts, missing=missing(parts))
     if settings.action == "part":
         return run_part(BY_NAME[settings.name], reports=settings.reports)
     request = Request(

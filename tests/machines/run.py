@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tests.cluster.binaries import control_plane_programs
@@ -44,6 +44,19 @@ def run_command(request: Request, command: Sequence[str]) -> int:
     return _run_in_guest(request, command)
 
 
+def missing(parts: Iterable[Part]) -> dict[str, str]:
+    """Builds what parts need before any of them starts, since a compiler takes the processors that tests wait for.
+    The parts that cannot be run for want of it, each with the reason."""
+    needing = [part.name for part in parts if part.needs_control_plane]
+    try:
+        if needing:
+            host.require_root()
+            control_plane_programs()
+    except Unavailable as reason:
+        return {name: _skipped(name, reason) for name in needing}
+    return {}
+
+
 def run_part(part: Part, *, reports: bool) -> int:
     """Run one of the parts of `make kernel`; with `reports`, lines of tests/machines/reports.py are in its output."""
     os.environ.update(part.variables)
@@ -77,8 +90,17 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
             control_plane_programs()  # here, since pytest would keep the news of it to itself
         return run_command(request, command)
     except Unavailable as reason:
-        print(f"kernel tests on {request.name}: skipped, {reason}", file=sys.stderr)
-        return 1 if os.environ.get("CI") == "true" else 0
+        print(_skipped(request.name, reason), file=sys.stderr)
+        return skipped_status()
+
+
+def skipped_status() -> int:
+    """Of tests that cannot be run: a user goes on without them, in CI all of them are to be shown."""
+    return 1 if os.environ.get("CI") == "true" else 0
+
+
+def _skipped(name: str, reason: Unavailable) -> str:
+    return f"kernel tests on {name}: skipped, {reason}"
 
 
 def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str] = ()) -> int:

@@ -12,9 +12,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from tests.machines import PROJECT
@@ -22,6 +23,7 @@ from tests.machines.cache import CACHE
 from tests.machines.parts import Part
 from tests.machines.progress import Progress, Result, line, table, whole_left_seconds
 from tests.machines.reports import FAILED, Ended, read
+from tests.machines.run import skipped_status
 
 LINE_EVERY_SECONDS = 30.0
 # Of a part that ended without its tests.
@@ -36,10 +38,16 @@ def part_command(part: Part) -> list[str]:
     return [sys.executable, "-m", "tests.machines", "part", part.name, "--reports"]
 
 
-def run_side_by_side(parts: Sequence[Part], command: Command = part_command, logs: Path = LOGS) -> int:
-    """Run `parts`, those that are alone after the others; 0 if all of them passed."""
+def run_side_by_side(
+    parts: Sequence[Part],
+    command: Command = part_command,
+    logs: Path = LOGS,
+    missing: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Run `parts`, those that are alone after the others; 0 if all of them passed. Those of `missing` are left out, for
+    the reason that it has."""
     logs.mkdir(parents=True, exist_ok=True)
-    return asyncio.run(_Run(command, logs).all(parts))
+    return asyncio.run(_Run(command, logs).all(parts, missing))
 
 
 class _Run:
@@ -53,14 +61,16 @@ class _Run:
         self._waiting: list[Part] = []
         self._running: list[Progress] = []
 
-    async def all(self, parts: Sequence[Part]) -> int:
+    async def all(self, parts: Sequence[Part], missing: Mapping[str, str]) -> int:
         loop, main = asyncio.get_running_loop(), asyncio.current_task()
         assert main
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, main.cancel)
         free = asyncio.Semaphore(self._places)
+        results = [self._left_out(part, missing[part.name]) for part in parts if part.name in missing]
+        order = [part.name for part in parts]
+        parts = [part for part in parts if part.name not in missing]
         self._waiting = list(parts)
-        results: list[Result] = []
         teller = asyncio.create_task(self._tell())
         try:
             async with asyncio.TaskGroup() as group:
@@ -74,7 +84,6 @@ class _Run:
             return 128 + signal.SIGINT
         finally:
             teller.cancel()
-        order = [part.name for part in parts]
         results.sort(key=lambda result: order.index(result.progress.part.name))
         print(f"\n{table(results, time.monotonic() - self._began)}", flush=True)
         return 1 if any(result.status for result in results) else 0
@@ -108,6 +117,10 @@ class _Run:
             await _end(process)
         self._keep_seconds(progress)
         return self._ended(progress, status, last, log)
+
+    def _left_out(self, part: Part, reason: str) -> Result:
+        print(reason, flush=True)
+        return Result(Progress(part, self._began, self._began, {}), 0.0, skipped_status(), reason)
 
     async def _tell(self) -> None:
         while True:
