@@ -71,12 +71,13 @@ class Clock:
         return self.now
 
 
-def storage(paths, clock=None, between=lambda: None):
+def storage(paths, clock=None, between=lambda: None, cpu_clock=lambda: 0.0):
     return Storage(
         lambda pod: base_runtime.directories_of(pod, layers_of(pod, paths), paths),
         0,
         between,
         clock or Clock(),
+        cpu_clock,
     )
 
 
@@ -128,6 +129,52 @@ def test_a_pod_is_walked_again_only_when_it_could_have_come_to_its_limit(paths):
     assert measuring.due() is None  # not so soon
     clock.now += 1
     assert measuring.due() is one
+
+
+@pytest.mark.req("B12")
+def test_a_pod_whose_bytes_were_hidden_by_those_that_others_freed_is_walked_again_soon(paths):
+    clock = Clock()
+    measuring = storage(paths, clock)
+    one = target(pod_of())
+    measuring.follow([one])
+    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
+    measuring.measure(one)
+    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB - 1)))
+    clock.now += 19
+    assert measuring.due() is None
+    clock.now += 1
+    assert measuring.due() is one
+
+
+def test_a_walk_is_as_dear_as_the_cpu_it_takes_however_long_it_waits_for_it(paths):
+    clock, cpu = Clock(), Clock()
+
+    def passing():
+        clock.now += 100
+
+    for number in range(2000):
+        (Path(paths.volume("u1", "scratch")) / str(number)).touch()
+    measuring = storage(paths, clock, passing, cpu)
+    one = target(pod_of())
+    measuring.follow([one])
+    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
+    measuring.measure(one)
+    measuring.saw(FilesystemFigures(available_bytes=Amount(MIB)))
+    clock.now += 1
+    assert measuring.due() is one
+
+    def working():
+        cpu.now += 0.5
+
+    dear = storage(paths, clock, working, cpu)
+    dear.follow([one])
+    dear.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
+    dear.measure(one)
+    dear.saw(FilesystemFigures(available_bytes=Amount(MIB)))
+    clock.now += 49
+    assert dear.due() is None  # a hundredth of a CPU
+    clock.now += 1000
+    assert dear.due() is one
 
 
 def test_a_walk_that_takes_too_long_gives_what_is_known(paths):

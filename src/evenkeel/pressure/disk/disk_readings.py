@@ -2,7 +2,7 @@
 
 A walk through directories is expensive. So a pod is walked when a decision needs it. Between decisions it is walked
 only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left. A pod
-with a slow walk is walked more rarely.
+whose walk takes much of the CPU is walked more rarely.
 """
 
 import os
@@ -34,7 +34,7 @@ _SLICE_ENTRIES = 512  # takes some milliseconds
 _NOTHING = Usage()
 # Between two walks of a pod that has a limit.
 _LEAST_SECONDS = 1.0
-_MOST_SECONDS = 60.0
+_MOST_SECONDS = 20.0
 _COST_SHARE = 0.01  # share of a CPU for the walks of one pod
 
 
@@ -46,7 +46,7 @@ class PodDisk(NamedTuple):
     volumes: Mapping[str, Usage]
     is_whole: bool  # False: the walk was not complete, so the pod uses more
     at: float
-    took_seconds: float
+    cpu_seconds: float  # of the walk
     spent_bytes: int  # all bytes that the filesystem had lost until then
 
     @property
@@ -81,11 +81,13 @@ class Storage:
         device: int,
         between: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._directories = directories
         self._device = device
         self._between = between
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._known: dict[str, PodDisk] = {}  # by UID
         self._limited: dict[str, tuple[PodTarget, int]] = {}  # by UID, with the nearest limit
         self._spent_bytes = 0
@@ -127,10 +129,10 @@ class Storage:
             if before is None:
                 return target
             age = now - before.at
-            rest = max(_LEAST_SECONDS, before.took_seconds / _COST_SHARE)
+            rest = max(_LEAST_SECONDS, before.cpu_seconds / _COST_SHARE)
             spent = self._spent_bytes - before.spent_bytes
             # A pod's usage cannot have grown by more than the filesystem has lost. One exception: between two readings,
-            # bytes freed by one pod can hide bytes used by another.
+            # bytes freed by one pod can hide bytes used by another. So it is not left alone for long.
             if age >= rest and (
                 spent >= max(limit - before.used_bytes, 0) or (spent and age >= _MOST_SECONDS)
             ):
@@ -140,7 +142,7 @@ class Storage:
     def measure(self, target: PodTarget, until: float | None = None) -> PodDisk:
         """Walks the pod now. After `until` the walk stops, and the bytes counted so far are used. The former result is
         used instead if it is larger."""
-        began = self._clock()
+        began = self._cpu_clock()
         directories = self._directories(target.pod)
         is_whole = True
         found: list[dict[str, Usage]] = []
@@ -157,7 +159,8 @@ class Storage:
             if held.inodes:
                 layers[name] = layers.get(name, _NOTHING).plus(held)
         now = self._clock()
-        disk = PodDisk(layers, logs, volumes, is_whole, now, now - began, self._spent_bytes)
+        used = self._cpu_clock() - began
+        disk = PodDisk(layers, logs, volumes, is_whole, now, used, self._spent_bytes)
         before = self._known.get(target.uid)
         if not is_whole and before is not None and before.used_bytes > disk.used_bytes:
             disk = before._replace(at=now)
