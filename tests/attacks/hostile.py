@@ -74,6 +74,17 @@ def is_refused(agent: Up, name: str) -> bool:
     return is_unstartable or (status.get("phase") == "Failed" and not ends)
 
 
+def await_refused_or_done(agent: Up, name: str) -> None:
+    """Until the pod was refused, or has said all that it has to say."""
+    try:
+        eventually(
+            lambda: is_refused(agent, name) or "done" in said(agent, name), within_seconds=PATIENCE_SECONDS
+        )
+    except AssertionError:
+        status = json.dumps(agent.pod(name).get("status"), indent=1)
+        raise AssertionError(f"{name}: {status}\n{agent.log.read_text()[-3000:]}") from None
+
+
 def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[str]:
     """A hostile pod's whole speech; the pod is there still."""
     agent.apply(hostile(agent, name, *command, **options))

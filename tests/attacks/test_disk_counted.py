@@ -48,7 +48,7 @@ def outcome(agent: Up, name: str, place: str) -> str:
     try:
         return eventually(ended, within_seconds=PATIENCE_SECONDS / 2)
     except AssertionError:
-        return "not counted"
+        return f"not counted: {agent.phase(name)}, said {said(agent, name)}"
 
 
 def unbounded(agent: Up, places: dict[str, str]) -> dict[str, str]:

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, is_refused, outside, said
+from tests.attacks.hostile import (
+    PATIENCE_SECONDS,
+    await_refused_or_done,
+    await_said,
+    hostile,
+    is_refused,
+    outside,
+    said,
+)
 from tests.attacks.silent_fuse import silent_fuse
 from tests.kernel.agents import Up, pod, with_host_path
 from tests.kernel.waiting import eventually
@@ -79,10 +87,7 @@ def test_a_directory_that_becomes_a_symlink_and_back_takes_no_volume_elsewhere(a
             agent.apply(one)
             names.append(f"{kind}-{number}")
     for name in names:
-        eventually(
-            lambda: is_refused(agent, name) or "done" in said(agent, name),  # noqa: B023 called here
-            within_seconds=PATIENCE_SECONDS,
-        )
+        await_refused_or_done(agent, name)
     assert [line for name in names for line in said(agent, name) if line != "done"] == []
     assert not (marker.parent / "made").exists()
 
@@ -108,10 +113,7 @@ def test_the_agents_state_is_in_no_volume_whatever_way_leads_there(agent: Up, tm
             assert [line for line in await_said(agent, name) if "journal" in line] == []
             assert "/mnt/marker" in said(agent, name)
         for name in ("straight", "alias", "part", "inner", "inner-alias"):
-            eventually(
-                lambda: is_refused(agent, name) or "done" in said(agent, name),  # noqa: B023 called here
-                within_seconds=PATIENCE_SECONDS,
-            )
+            await_refused_or_done(agent, name)
             assert [line for line in said(agent, name) if line != "done"] == []
         for one in agent.client.pods():
             agent.client.delete("default", one["metadata"]["name"], 0)

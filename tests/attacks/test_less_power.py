@@ -77,7 +77,6 @@ NOT_HERE: dict[str, dict[str, Any]] = {
     "seLinuxOptions": {
         "securityContext": {"seLinuxOptions": {"type": "evenkeel_none_t", "level": "s0:c1,c2"}}
     },
-    "runAsUserName": {"securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}}},
 }
 
 

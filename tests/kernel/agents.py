@@ -323,19 +323,30 @@ def processes_of(cgroup: Cgroup) -> list[int]:
 
 
 def first_of(cgroup: Cgroup) -> int:
-    """The container's own first process: its parent is outside. Numbers begin anew after the largest."""
+    """The container's own first process: the oldest with a parent outside, as a probe's command has, too. Numbers begin
+    anew after the largest."""
     pids = processes_of(cgroup)
-    parents = {pid: parent_of(pid) for pid in pids}
-    (first,) = [pid for pid, parent in parents.items() if parent and parent not in pids]
-    return first
+    entered = [(_born(pid), pid) for pid in pids if parent_of(pid) not in (0, *pids)]
+    assert entered, f"nothing runs in {cgroup}"
+    return min(entered)[1]
 
 
 def parent_of(pid: int) -> int:
     """0 if it has ended."""
+    return int(_stat_of(pid)[1])
+
+
+def _born(pid: int) -> int:
+    """In ticks since the boot; 0 if it has ended."""
+    return int(_stat_of(pid)[19])
+
+
+def _stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on; zeros if it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return ["0"] * 20
 
 
 def _inhabited(cgroups: list[Path]) -> dict[str, list[str]]:
