@@ -244,6 +244,11 @@ class PodSpec(NamedTuple):
         return (port for container in self.every_container for port in container.ports if port.host_port)
 
     @property
+    def has_own_users(self) -> bool:
+        """Whether the pod asks for a user namespace."""
+        return self.host_users is False
+
+    @property
     def has_memory_volume(self) -> bool:
         """Whether some memory of the pod is freed only when its volumes are emptied."""
         return any(volume.is_in_memory for volume in self.volumes)

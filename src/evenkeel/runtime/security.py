@@ -94,7 +94,7 @@ def seccomp_profile(pod: Pod, container: Container) -> SeccompProfile:
 def may_be_root(pod: Pod, container: Container) -> bool:
     """Whether it runs as root, as far as the manifest says, or may become root by a set-user-ID program. Root of the
     pod's own users is not root of the machine."""
-    if pod.spec.host_users is False:
+    if pod.spec.has_own_users:
         return False
     security = container.security_context
     return not identity(pod, container).uid or bool(security and security.allow_privilege_escalation)
@@ -118,9 +118,9 @@ def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
             f"spec.runtimeClassName: {spec.runtime_class_name} cannot be had: there is one runtime, the agent's; "
             "leave it out"
         )
-    if spec.host_users is False and granted.no_user_namespace:
-        yield f"spec.hostUsers: false cannot be had: {granted.no_user_namespace}"
-    if spec.host_users is False:
+    if spec.has_own_users:
+        if granted.no_user_namespace:
+            yield f"spec.hostUsers: false cannot be had: {granted.no_user_namespace}"
         yield from _number_problems(pod)
     for name, is_asked in ((HOST_PID, spec.host_pid), (HOST_IPC, spec.host_ipc)):
         if is_asked and name not in granted.host_access:

@@ -52,7 +52,7 @@ def pod_security(spec: PodSpec) -> Problems:
 def container_security(context: SecurityContext, path: str, spec: PodSpec) -> Problems:
     yield from _common(context, path)
     yield from _choice(context.proc_mount, f"{path}.procMount", _PROC_MOUNTS)
-    if context.proc_mount == "Unmasked" and spec.host_users is not False:
+    if context.proc_mount == "Unmasked" and not spec.has_own_users:
         yield invalid(f"{path}.procMount", "Unmasked needs hostUsers: false, in Kubernetes too")
     if context.allow_privilege_escalation is False:
         if context.privileged:
@@ -68,7 +68,7 @@ def _namespaces(spec: PodSpec) -> Problems:
             "spec.shareProcessNamespace",
             "shareProcessNamespace and hostPID cannot both be true: choose one",
         )
-    if spec.host_users is False:
+    if spec.has_own_users:
         for field, is_asked in (
             ("hostNetwork", spec.host_network), ("HostPID", spec.host_pid), ("HostIPC", spec.host_ipc)
         ):  # fmt: skip

@@ -88,7 +88,7 @@ class CriRuntime(BaseRuntime):
 
     def refusal(self, pod: Pod) -> Refusal | None:
         granted = self._granted
-        if pod.spec.host_users is False and self._is_open and self._link.info is not None:
+        if pod.spec.has_own_users and self._is_open and self._link.info is not None:
             problem = self._link.no_user_namespace(pod.spec.runtime_class_name or "")
             granted = granted._replace(no_user_namespace=problem)
         return cri_refusals.refusal(pod, granted)
@@ -169,7 +169,7 @@ class CriRuntime(BaseRuntime):
         volumes.make_pod_directories(pod, self._paths)
         host_mounts.mount_termination_logs(pod, self._paths)
         super()._make_volumes(pod, data)
-        if pod.spec.host_users is False:
+        if pod.spec.has_own_users:
             self._ranges.take(pod.metadata.uid)
 
     # Starting

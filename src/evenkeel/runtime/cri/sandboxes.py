@@ -95,7 +95,7 @@ class Sandboxes:
 
     def first_id(self, pod: Pod) -> int | None:
         """The first of the pod's own users; None if its users are the host's."""
-        return self._ranges.take(pod.metadata.uid) if pod.spec.host_users is False else None
+        return self._ranges.take(pod.metadata.uid) if pod.spec.has_own_users else None
 
     def addresses(self, pod: Pod) -> tuple[str, ...] | None:
         """Returns the addresses of the pod's own network, as far as they are known; None if it uses the host's."""

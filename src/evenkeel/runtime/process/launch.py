@@ -132,7 +132,7 @@ def filesystem_spec(
     is_read_only = bool(context and context.read_only_root_filesystem)
     # procMount: Unmasked, which only a pod with users of its own can have: the files that are hidden or read-only
     # otherwise belong to the host's root.
-    is_unmasked = pod.spec.host_users is False and security.privileges(pod, container).is_unmasked
+    is_unmasked = pod.spec.has_own_users and security.privileges(pod, container).is_unmasked
     taken = {mount.target for mount in mounts}
     attempt_directory = paths.attempt(pod.metadata.uid, container.name, attempt)
     mounts += tuple(

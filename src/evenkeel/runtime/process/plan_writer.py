@@ -24,7 +24,7 @@ from evenkeel.runtime.process.container_images import ContainerImages
 from evenkeel.runtime.process.image_config import NO_CONFIG
 from evenkeel.runtime.process.launch import OwnUsers, Surroundings, entrances, plan_of, surroundings
 from evenkeel.runtime.process.pod_networks import PodNetworks
-from evenkeel.runtime.process.process_refusals import Powers, has_own_network, has_own_users
+from evenkeel.runtime.process.process_refusals import Powers, has_own_network
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.seccomp_profiles import localhost_filter
 from evenkeel.runtime.process.supervisor.plan import PRIVATE
@@ -100,7 +100,7 @@ class PlanWriter:
         return "" if stored is None else stored.repository_digest
 
     def _own_users(self, pod: Pod) -> OwnUsers | None:
-        if not has_own_users(pod):
+        if not pod.spec.has_own_users:
             return None
         uid = pod.metadata.uid
         return OwnUsers(self._users.path(uid), self._users.first_id(uid))

@@ -38,10 +38,6 @@ def has_own_network(pod: Pod) -> bool:
     return pod.spec.host_network is False
 
 
-def has_own_users(pod: Pod) -> bool:
-    return pod.spec.host_users is False
-
-
 def refusal(pod: Pod, powers: Powers) -> Refusal | None:
     for field, container in pod.spec.container_fields:
         wrong = process_images.refusal(container.image)

@@ -43,7 +43,7 @@ from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_
 from evenkeel.runtime.process.container_images import ContainerImages
 from evenkeel.runtime.process.plan_writer import PlanWriter, own_addresses
 from evenkeel.runtime.process.pod_networks import PodNetworks
-from evenkeel.runtime.process.process_refusals import has_own_network, has_own_users
+from evenkeel.runtime.process.process_refusals import has_own_network
 from evenkeel.runtime.process.process_sessions import ProcessSessions
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -137,16 +137,16 @@ class ProcessRuntime(BaseRuntime):
         return own_addresses(pod, self._networks)
 
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
-        if pod.spec.volumes or has_own_network(pod) or has_own_users(pod):
+        if pod.spec.volumes or has_own_network(pod) or pod.spec.has_own_users:
             await super().prepare(pod, data)
 
     def _make_volumes(self, pod: Pod, data: PodData) -> None:
         super()._make_volumes(pod, data)
         uid = pod.metadata.uid
-        if has_own_users(pod):
+        if pod.spec.has_own_users:
             self._users.prepare(uid)
         if has_own_network(pod):
-            self._networks.join(pod, self._users.path(uid) if has_own_users(pod) else "")
+            self._networks.join(pod, self._users.path(uid) if pod.spec.has_own_users else "")
 
     # Starting
 
