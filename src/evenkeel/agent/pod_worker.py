@@ -26,7 +26,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.runtime.interface import Attempt, Launch, NoImage, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NotBegun, Runtime, StartFailed
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class PodWorker:
         try:
             await self._runtime.prepare(launch.pod, launch.data)
             record = await self._runtime.start(launch)
-        except NoImage as error:
+        except NotBegun as error:
             self._steps.report(NotStarted(launch.attempt, str(error), error.reason, launch.container.image))
         except (StartFailed, CgroupError) as error:
             self._steps.report(NotStarted(launch.attempt, str(error), image=launch.container.image))

@@ -157,17 +157,21 @@ class StartFailed(EvenkeelError):
     """The container could not be started. The message names the field to change, or the refusal of the machine."""
 
 
-class NoImage(StartFailed):
-    """The image is missing, so nothing was started. `reason` is Kubernetes' word for this waiting state."""
+class NotBegun(StartFailed):
+    """Nothing was started, so the container waits and is tried again, whatever the restart policy is. `reason` is
+    Kubernetes' word for this waiting state."""
 
     def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
 
 
-class NotCreated(NoImage):
-    """The container could not be created, so nothing was started: its seccomp profile is missing, for instance. As in
-    kubelet it waits with that reason and is tried again, whatever the restart policy is."""
+class NoImage(NotBegun):
+    """The image is missing."""
+
+
+class NotCreated(NotBegun):
+    """The container could not be created: its seccomp profile is missing, for instance."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message, "CreateContainerError", hint=hint)
