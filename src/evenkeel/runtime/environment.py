@@ -233,7 +233,9 @@ def _limit(resource: str, pod: Pod, container: Container, data: PodData) -> Quan
     return node.allocatable.get(resource, ZERO)
 
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Where programs are: those of the distribution, and before them those of the machine's owner. A container has PATH.
+SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = f"/usr/local/sbin:/usr/local/bin:{SYSTEM_PATH}"
 
 # $$ is a $, and $(NAME) is a reference. All other text after a $ stays unchanged, also an unclosed $(.
 _DOLLAR = re.compile(r"\$(?:(\$)|\(([^)]*)\)|(.))", re.DOTALL)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 
+from evenkeel.runtime.environment import PATH
 from evenkeel.runtime.images.credentials import Credential, Keyring, all_matching, keyring, of_helper
 from evenkeel.runtime.images.references import ImageReference
 
@@ -24,7 +25,6 @@ _MOST_BYTES = 1 << 20
 _HELPER = "docker-credential-"
 _HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_SECONDS = 30.0
-_PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def default_files() -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class HostCredentials:
     """`files` are paths; one that is missing or damaged is passed over, as in kubelet. `helpers` is where credential
     helpers are looked for."""
 
-    def __init__(self, files: Callable[[], Sequence[str]] = default_files, helpers: str = _PLACES) -> None:
+    def __init__(self, files: Callable[[], Sequence[str]] = default_files, helpers: str = PATH) -> None:
         self._files = files
         self._helpers = helpers
 

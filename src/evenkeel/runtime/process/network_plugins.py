@@ -17,11 +17,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.runtime.environment import SYSTEM_PATH
 
 PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 PLUGINS = ("bridge", "host-local", "portmap")
 
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # the plugins execute iptables
 _INTERFACE = "eth0"
 _CALL_SECONDS = 60.0
 _MOST_BYTES = 1 << 20
@@ -95,7 +95,7 @@ class NetworkPlugins:
             config["prevResult"] = result
         namespace, _, pod = joined.pod.partition("/")
         environment = {
-            "PATH": _PATH,
+            "PATH": SYSTEM_PATH,  # the plugins execute iptables
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": uid,
             "CNI_NETNS": joined.namespace if os.path.ismount(joined.namespace) else "",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.protection import small_command
+from evenkeel.runtime.environment import PATH
 from evenkeel.runtime.images.credentials import Credential, auth_file
 from evenkeel.runtime.images.references import ImageReference
 
@@ -22,7 +23,6 @@ PROGRAM = "skopeo"
 LAYOUT = "layout"  # in the staging directory: the OCI layout
 BLOBS = "blobs"  # in the staging directory: the blobs that the layout names, by digest
 _CHILD = "evenkeel.runtime.process.pull_child"
-_PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POLICIES = ("/etc/containers/policy.json",)
 # Variables of the agent that skopeo needs too: proxies, and where the certificates of registries are signed.
 _KEPT_VARIABLES = (
@@ -87,7 +87,7 @@ class Skopeo:
         staging: str,
         progress: Callable[[int], None] = lambda _: None,
     ) -> bytes:
-        program = shutil.which(PROGRAM, path=_PLACES)
+        program = shutil.which(PROGRAM, path=PATH)
         if program is None:
             raise PullFailed(f"image {image} comes from a registry: {missing()}")
         policy = [] if any(map(os.path.exists, _POLICIES)) else ["--insecure-policy"]
@@ -149,7 +149,7 @@ class Skopeo:
 
 def missing() -> str:
     """Returns the sentence for a machine without skopeo; empty if it is there."""
-    if shutil.which(PROGRAM, path=_PLACES) is not None:
+    if shutil.which(PROGRAM, path=PATH) is not None:
         return ""
     return "skopeo, which pulls images, is not installed (apt install skopeo, or dnf install skopeo)"
 
@@ -173,7 +173,7 @@ def _source(image: ImageReference) -> str:
 
 def _variables() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return {"PATH": _PLACES, "HOME": "/tmp", "TMPDIR": ".", "GOMEMLIMIT": "512MiB", **kept}  # noqa: S108 its own mount
+    return {"PATH": PATH, "HOME": "/tmp", "TMPDIR": ".", "GOMEMLIMIT": "512MiB", **kept}  # noqa: S108 its own mount
 
 
 @contextlib.contextmanager

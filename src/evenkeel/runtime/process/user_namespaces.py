@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import memory_mounts, syscalls
+from evenkeel.runtime.environment import SYSTEM_PATH
 from evenkeel.runtime.id_ranges import LENGTH, IdRanges
 from evenkeel.runtime.paths import StatePaths
 
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _ECHO = "cat"  # it says what it is told, and so that it is there
 _SECONDS = 10.0
 
@@ -73,7 +73,7 @@ def inhabitant(*command: str) -> Iterator[int]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PATH": _PATH},
+        env={"PATH": SYSTEM_PATH},
         cwd="/",
     ) as process:
         assert process.stdin is not None
