@@ -15,10 +15,9 @@ def as_by_interrupt() -> None:
 
 
 def _interrupted(_number: int, _frame: object) -> None:
+    # And not ignored: what is started from now on would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, _not_again
-        )  # and not ignored, since what is started from now on would inherit that
+        signal.signal(number, _not_again)
     raise KeyboardInterrupt
 
 

@@ -29,9 +29,8 @@ class KernelTriggers:
         self._epoll = select.epoll()
         self._others: dict[int, Callable[[], None]] = {}  # by descriptor: what to call when it is ready
         self._usage: dict[int, UsageThreshold] = {}  # by descriptor
-        self._lines: set[int] = (
-            set()
-        )  # those of `_usage` that are thresholds, and not marks on the way to one
+        # Those of `_usage` that are thresholds, and not marks on the way to one.
+        self._lines: set[int] = set()
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
         self._oom: OomNotification | None = None

@@ -25,9 +25,8 @@ class Rehearsals:
     """`growth_bytes_per_second` is what all pods together can use up in a second at the most."""
 
     def __init__(self, growth_bytes_per_second: int) -> None:
-        self._ways = [
-            int(growth_bytes_per_second * seconds) for seconds in _MARKS_SECONDS
-        ]  # from mark to line
+        # In bytes, from each mark to the line.
+        self._ways = [int(growth_bytes_per_second * seconds) for seconds in _MARKS_SECONDS]
         self._at = 0.0
         self._left = 0  # bytes to the nearest threshold at that time
         self._grown_at = 0.0

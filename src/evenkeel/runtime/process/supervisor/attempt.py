@@ -62,9 +62,8 @@ class SupervisedContainer:
         self.report: socket.socket | None = None  # the child reports through it during its set-up
         self.log = -1  # its termination log, read when it has ended
         self.said = b""
-        self.failed: child_reports.Report | None = (
-            None  # why the set-up failed; kept until its process is gone
-        )
+        # Why the set-up failed; kept until its process is gone.
+        self.failed: child_reports.Report | None = None
         self.overdue: Timer | None = None
         self.answers: list[Answer] = []
         self.pidfd = -1  # only of an adopted container
