@@ -105,27 +105,37 @@ def test_the_nearest_limit_is_that_of_a_container_a_volume_on_disk_or_the_pod():
     assert nearest_limit(pod_of(json.dumps(pod))) is None
 
 
+def walked(measuring):
+    """The one pod that it follows, walked for the first time; the filesystem has 100 MiB then."""
+    one = target(pod_of())
+    measuring.follow([one])
+    lost_to(measuring, 100 * MIB)
+    assert measuring.due() is one  # never seen
+    measuring.measure(one)
+    assert measuring.due() is None
+    return one
+
+
+def lost_to(measuring, available_bytes):
+    measuring.saw(FilesystemFigures(available_bytes=Amount(available_bytes)))
+
+
 @pytest.mark.req("B12")
 def test_a_pod_is_walked_again_only_when_it_could_have_come_to_its_limit(paths):
     clock = Clock()
     measuring = storage(paths, clock)
-    one = target(pod_of())
-    measuring.follow([one])
-    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
-    assert measuring.due() is one  # never seen
-    measuring.measure(one)
-    assert measuring.due() is None
+    one = walked(measuring)
     clock.now += 5
     assert measuring.due() is None  # the filesystem has lost nothing
-    measuring.saw(FilesystemFigures(available_bytes=Amount(90 * MIB)))
+    lost_to(measuring, 90 * MIB)
     assert measuring.due() is None  # it has 20 MiB left
-    measuring.saw(FilesystemFigures(available_bytes=Amount(99 * MIB)))  # somebody gave back
-    measuring.saw(FilesystemFigures(available_bytes=Amount(88 * MIB)))
+    lost_to(measuring, 99 * MIB)  # somebody gave back
+    lost_to(measuring, 88 * MIB)
     assert measuring.due() is one
     assert measuring.due({one.uid}) is None  # it goes already
     measuring.measure(one)
     clock.now += 0.5
-    measuring.saw(FilesystemFigures(available_bytes=Amount(MIB)))
+    lost_to(measuring, MIB)
     assert measuring.due() is None  # not so soon
     clock.now += 1
     assert measuring.due() is one
@@ -135,11 +145,8 @@ def test_a_pod_is_walked_again_only_when_it_could_have_come_to_its_limit(paths):
 def test_a_pod_whose_bytes_were_hidden_by_those_that_others_freed_is_walked_again_soon(paths):
     clock = Clock()
     measuring = storage(paths, clock)
-    one = target(pod_of())
-    measuring.follow([one])
-    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
-    measuring.measure(one)
-    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB - 1)))
+    one = walked(measuring)
+    lost_to(measuring, 100 * MIB - 1)
     clock.now += 19
     assert measuring.due() is None
     clock.now += 1
@@ -149,28 +156,22 @@ def test_a_pod_whose_bytes_were_hidden_by_those_that_others_freed_is_walked_agai
 def test_a_walk_is_as_dear_as_the_cpu_it_takes_however_long_it_waits_for_it(paths):
     clock, cpu = Clock(), Clock()
 
-    def passing():
+    def waiting():
         clock.now += 100
-
-    for number in range(2000):
-        (Path(paths.volume("u1", "scratch")) / str(number)).touch()
-    measuring = storage(paths, clock, passing, cpu)
-    one = target(pod_of())
-    measuring.follow([one])
-    measuring.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
-    measuring.measure(one)
-    measuring.saw(FilesystemFigures(available_bytes=Amount(MIB)))
-    clock.now += 1
-    assert measuring.due() is one
 
     def working():
         cpu.now += 0.5
 
+    for number in range(2000):
+        (Path(paths.volume("u1", "scratch")) / str(number)).touch()
+    cheap = storage(paths, clock, waiting, cpu)
+    one = walked(cheap)
+    lost_to(cheap, MIB)
+    clock.now += 1
+    assert cheap.due() is one
     dear = storage(paths, clock, working, cpu)
-    dear.follow([one])
-    dear.saw(FilesystemFigures(available_bytes=Amount(100 * MIB)))
-    dear.measure(one)
-    dear.saw(FilesystemFigures(available_bytes=Amount(MIB)))
+    one = walked(dear)
+    lost_to(dear, MIB)
     clock.now += 49
     assert dear.due() is None  # a hundredth of a CPU
     clock.now += 1000

@@ -1,26 +1,18 @@
 """The server of a cluster's node: commands in pods over WebSockets, in the forms before version 5."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.models.node_servers import ALLOWED, NodeFront, NodeUnderTest, a_pod, node_server
+from tests.models.node_servers import ALLOWED, NodeUnderTest, node
 from tests.models.spdy_client import connected
 from tests.models.websocket_client import BASE64, PLAIN, V4, V4_BASE64, WebSocketClient
+
+__all__ = ["node"]
 
 EXEC = "/exec/default/web/app?"
 HAS_STATUS = (V4, V4_BASE64)
 FORMS = (PLAIN, BASE64, V4, V4_BASE64, "")
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeUnderTest]:
-    front = NodeFront()
-    with node_server(tmp_path, front) as one:
-        one.call(front.put, a_pod())
-        yield one
 
 
 def client_of(node: NodeUnderTest, target: str, *offered: str) -> WebSocketClient:

@@ -56,10 +56,13 @@ def await_said(agent: Up, name: str, last: str = "done") -> list[str]:
     try:
         return eventually(all_of_it, within_seconds=PATIENCE_SECONDS)
     except AssertionError:
-        status = json.dumps(agent.pod(name).get("status"), indent=1)
-        raise AssertionError(
-            f"{name} said {said(agent, name)}\n{status}\n{agent.log.read_text()[-3000:]}"
-        ) from None
+        raise AssertionError(_told_of(agent, name)) from None
+
+
+def _told_of(agent: Up, name: str) -> str:
+    """What there is to know of a pod that did not do as it should."""
+    status = json.dumps(agent.pod(name).get("status"), indent=1)
+    return f"{name} said {said(agent, name)}\n{status}\n{agent.log.read_text()[-3000:]}"
 
 
 def is_refused(agent: Up, name: str) -> bool:
@@ -81,8 +84,7 @@ def await_refused_or_done(agent: Up, name: str) -> None:
             lambda: is_refused(agent, name) or "done" in said(agent, name), within_seconds=PATIENCE_SECONDS
         )
     except AssertionError:
-        status = json.dumps(agent.pod(name).get("status"), indent=1)
-        raise AssertionError(f"{name}: {status}\n{agent.log.read_text()[-3000:]}") from None
+        raise AssertionError(_told_of(agent, name)) from None
 
 
 def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[str]:

@@ -40,12 +40,15 @@ def newest_sound(listed: str) -> str:
     newest = max((one for one in offered if one[2] == PACKAGE), default=None)
     if newest is None or newest[1] not in BROKEN:
         return PACKAGE
-    # Of its own series: the first two numbers.
-    sound = [one for one in offered if one < newest and one[0][:2] == newest[0][:2] and one[1] not in BROKEN]
-    numbered = [one for one in sound if one[2] != PACKAGE]
-    if not numbered:
+    series = newest[0][:2]
+    older = [
+        one
+        for one in offered
+        if one < newest and one[0][:2] == series and one[1] not in BROKEN and one[2] != PACKAGE
+    ]
+    if not older:
         raise Unavailable(f"the kernel {newest[1]} is known to be broken, and apt knows no older one")
-    return max(numbered)[2]
+    return max(older)[2]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

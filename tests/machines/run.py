@@ -21,9 +21,8 @@ MACHINE_FAILED = 125
 CONSOLE_LINES = 60
 # `make test` is to take less than 20 minutes: what took longest is said each time.
 TOLD_OF_TIMES = ("--durations=25", "--durations-min=3")
-QUIET = ("-p", "no:cacheprovider", "-p", "tests.machines.ending")
-# A test that hangs says where: with the part's other words, in its log.
-TOLD_OF_HANGS = ("-o", "faulthandler_timeout=300")
+# Nothing is written into the project, a signal ends a run as ^C does, and a test that hangs says where.
+OPTIONS = ("-p", "no:cacheprovider", "-p", "tests.machines.ending", "-o", "faulthandler_timeout=300")
 REPORTING = ("-p", "tests.machines.reports")
 
 
@@ -66,7 +65,7 @@ def run_part(part: Part, *, reports: bool) -> int:
 
 def run_rounds(request: Request, pytest_arguments: Sequence[str], *, rounds: int, seed: int) -> int:
     """Run tests so many times in one go of the machine (tests/machines/rounds.py)."""
-    tests = [*QUIET, *TOLD_OF_HANGS, *REPORTING, *pytest_arguments]
+    tests = [*OPTIONS, *REPORTING, *pytest_arguments]
     return _run_tests(
         request, ["python", "-m", "tests.machines.rounds", str(rounds), str(seed), *tests], tests
     )
@@ -74,8 +73,8 @@ def run_rounds(request: Request, pytest_arguments: Sequence[str], *, rounds: int
 
 def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
     """Run tests/kernel there once."""
-    tests = [*QUIET, *(pytest_arguments or ["tests/kernel"])]
-    return _run_tests(request, ["python", "-m", "pytest", *TOLD_OF_TIMES, *TOLD_OF_HANGS, *tests], tests)
+    tests = [*OPTIONS, *(pytest_arguments or ["tests/kernel"])]
+    return _run_tests(request, ["python", "-m", "pytest", *TOLD_OF_TIMES, *tests], tests)
 
 
 def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -> int:
