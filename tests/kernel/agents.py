@@ -325,28 +325,26 @@ def processes_of(cgroup: Cgroup) -> list[int]:
 def first_of(cgroup: Cgroup) -> int:
     """The container's own first process: the oldest with a parent outside, as a probe's command has, too. Numbers begin
     anew after the largest."""
-    pids = processes_of(cgroup)
-    entered = [(_born(pid), pid) for pid in pids if parent_of(pid) not in (0, *pids)]
+    seen = {
+        pid: _relations(pid) for pid in processes_of(cgroup)
+    }  # each is looked at once: it may end meanwhile
+    entered = [(born, pid) for pid, (parent, born) in seen.items() if parent not in (0, *seen)]
     assert entered, f"nothing runs in {cgroup}"
     return min(entered)[1]
 
 
 def parent_of(pid: int) -> int:
     """0 if it has ended."""
-    return int(_stat_of(pid)[1])
+    return _relations(pid)[0]
 
 
-def _born(pid: int) -> int:
-    """In ticks since the boot; 0 if it has ended."""
-    return int(_stat_of(pid)[19])
-
-
-def _stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on; zeros if it has ended."""
+def _relations(pid: int) -> tuple[int, int]:
+    """Its parent, and when it was born, in ticks since the boot; zeros if it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return ["0"] * 20
+        return 0, 0
+    return int(fields[1]), int(fields[19])
 
 
 def _inhabited(cgroups: list[Path]) -> dict[str, list[str]]:
