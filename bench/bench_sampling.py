@@ -11,13 +11,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from statistics import median
-from typing import NamedTuple
 
 from tests.machines.cache import CACHE
 
 from bench.figure import Figure, failed, value_at_most
 from bench.guest import Guest, lines_from
 from bench.reference import compiled
+from evenkeel.named_tuples import NamedTuple
 
 AGENT, REFERENCE = "evenkeel", "C"
 PODS = 110

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies, temporary
 
 from evenkeel.cli.client import Client
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.decision_records import EVICTION_KIND
 
 MIB = 1 << 20

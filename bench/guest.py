@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 
 class Guest(NamedTuple):

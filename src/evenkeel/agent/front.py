@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import KubeletConfiguration
@@ -12,6 +12,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload
 from evenkeel.journal.records import Event
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.sessions import Session, Streams
 
 if TYPE_CHECKING:

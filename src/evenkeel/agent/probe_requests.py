@@ -7,9 +7,10 @@ timeout covers the whole request.
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPSocketAction
+from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:
     import ssl

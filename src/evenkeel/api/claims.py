@@ -5,11 +5,11 @@ itself is deleted. A claim that asks for particular storage, such as a volume by
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from evenkeel.api.pod import ObjectMeta
 from evenkeel.api.resources import NO_RESOURCES, STORAGE, ResourceList
 from evenkeel.api.volume_types import PersistentVolumeClaimVolumeSource, Volume
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
 
 CLAIM = "PersistentVolumeClaim"

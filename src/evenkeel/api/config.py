@@ -8,9 +8,9 @@ these are `None` (or empty) until `defaulted` sets them. `config_validation` che
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.scalars import Duration, Int32
+from evenkeel.named_tuples import NamedTuple
 
 
 class Profile(StrEnum):

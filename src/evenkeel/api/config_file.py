@@ -1,13 +1,13 @@
 """Reads the agent's configuration from a file."""
 
 from collections.abc import Container, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import API_VERSION, KIND, KubeletConfiguration
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.problems import line_of
 from evenkeel.api.yaml_text import Document, LinedDict, documents
 from evenkeel.errors import InvalidInput, Problem
+from evenkeel.named_tuples import NamedTuple
 
 
 class ConfigFile(NamedTuple):

@@ -7,9 +7,9 @@ where the clock is put back.
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}

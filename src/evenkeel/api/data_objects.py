@@ -7,7 +7,7 @@ that `repr` makes: only `manifest_of` gives it out.
 import binascii
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from evenkeel.api.claims import CLAIM, PersistentVolumeClaim, claim_name
 from evenkeel.api.container import Container
@@ -17,6 +17,7 @@ from evenkeel.api.pod import NO_LABELS, ObjectMeta, Pod
 from evenkeel.api.problems import Problems, invalid, join
 from evenkeel.api.resources import ResourceList
 from evenkeel.api.volume_types import DownwardAPIVolumeFile, ServiceAccountTokenProjection, Volume
+from evenkeel.named_tuples import NamedTuple
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
 DATA_KINDS = (CONFIG_MAP, SECRET)

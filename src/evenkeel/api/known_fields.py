@@ -18,9 +18,9 @@ This module is imported only when an unknown field is found, so that other input
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.known_fields_table import TYPES
+from evenkeel.named_tuples import NamedTuple
 
 
 class Unknown(NamedTuple):

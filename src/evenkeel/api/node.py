@@ -1,9 +1,8 @@
 """Nodes: their capacity, what of it pods may request, and their conditions."""
 
-from typing import NamedTuple
-
 from evenkeel.api.pod import ObjectMeta
 from evenkeel.api.resources import NO_RESOURCES, ResourceList
+from evenkeel.named_tuples import NamedTuple
 
 
 class Taint(NamedTuple):

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity, QuantityError
 
 CPU = "cpu"

@@ -4,7 +4,6 @@ They are read, checked, compared and written in the same way, whatever their kin
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api import data_objects
 from evenkeel.api.claims import CLAIM, PersistentVolumeClaim, claim_notes
@@ -15,6 +14,7 @@ from evenkeel.api.problems import Problems
 from evenkeel.api.services import SERVICE, Service, service_notes
 from evenkeel.api.validation.data_rules import metadata_problems, validate_data
 from evenkeel.api.validation.object_rules import claim_problems, service_problems
+from evenkeel.named_tuples import NamedTuple
 
 StoredObject = DataObject | Service | PersistentVolumeClaim
 

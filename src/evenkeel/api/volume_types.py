@@ -1,12 +1,11 @@
 """Volumes of a pod: the types of each source, and what follows from it."""
 
-from typing import NamedTuple
-
 from evenkeel.api.container import (
     ObjectFieldSelector,
     ResourceFieldSelector,
 )
 from evenkeel.api.scalars import Int32
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
 
 IN_MEMORY = "Memory"  # the medium of an emptyDir

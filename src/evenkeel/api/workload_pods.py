@@ -5,7 +5,6 @@ the same pods each time, and two workloads with one name and different kinds hav
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.claims import PersistentVolumeClaim, claim_volume
 from evenkeel.api.config import Profile
@@ -15,6 +14,7 @@ from evenkeel.api.pod import NO_LABELS, ObjectMeta, OwnerReference, Pod, PodSpec
 from evenkeel.api.validation.name_rules import dns_label
 from evenkeel.api.workload_types import INDEXED, CronJob, DaemonSet, Deployment, Job, StatefulSet
 from evenkeel.api.workloads import KINDS, Workload, kind_of, replicas_of, template_of
+from evenkeel.named_tuples import NamedTuple
 
 TEMPLATE_HASH = "pod-template-hash"
 REVISION = "controller-revision-hash"

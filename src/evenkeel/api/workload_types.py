@@ -4,11 +4,11 @@ Each kind has a type of its own, named as the kind. It is decoded, written to th
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.api.claims import PersistentVolumeClaim
 from evenkeel.api.pod import NO_LABELS, ObjectMeta, PodTemplateSpec
 from evenkeel.api.scalars import Int32
+from evenkeel.named_tuples import NamedTuple
 
 RECREATE, ROLLING_UPDATE, ON_DELETE = "Recreate", "RollingUpdate", "OnDelete"
 ORDERED_READY, PARALLEL = "OrderedReady", "Parallel"

@@ -5,7 +5,6 @@ pods. The types themselves are in `workload_types`.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import PodTemplateSpec
@@ -18,6 +17,7 @@ from evenkeel.api.workload_types import (
     ReplicationController,
     StatefulSet,
 )
+from evenkeel.named_tuples import NamedTuple
 
 Workload = Deployment | ReplicaSet | ReplicationController | DaemonSet | StatefulSet | Job | CronJob
 

@@ -10,13 +10,13 @@ cores. Then everything that gives: new cgroups and higher values, parents before
 
 from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
 
 from evenkeel.api.scalars import format_cpuset, parse_cpuset
 from evenkeel.cgroup.kernel_files import CPUS, INHERITED, default_value, direction, same_value
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 Observed = Mapping[str, Mapping[str, str]]  # path → file → value as read
 

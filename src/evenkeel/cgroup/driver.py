@@ -5,10 +5,11 @@ the root that it was given, whatever a path says.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evenkeel.cgroup.tree import Cgroup, Naming, Tree, Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:  # the process of the memory watch does not need it
     from evenkeel.cgroup.diff import Observed

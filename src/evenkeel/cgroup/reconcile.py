@@ -6,7 +6,6 @@ done. A pod whose cgroups cannot be read is left out of the pass: it never keeps
 """
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.diff import Action, Observed, Step, diff, pods_prefix
@@ -15,6 +14,7 @@ from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvaila
 from evenkeel.cgroup.kernel_files import CPUS, same_value
 from evenkeel.cgroup.supported import Supported, Unavailable, is_default, supported_part, unavailable_message
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree
+from evenkeel.named_tuples import NamedTuple
 
 # Files of one cgroup that the kernel ties together. If one of them could not be set, setting another would fail for
 # that reason, or allow more than the old plan and the new plan do.

@@ -5,12 +5,12 @@ other setting is left out and reported, once for all cgroups that should have it
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.kernel_refusals import NotAvailable
 from evenkeel.cgroup.kernel_files import default_value, same_value
 from evenkeel.cgroup.tree import Setting, Tree, Version
+from evenkeel.named_tuples import NamedTuple
 
 
 class Unavailable(NamedTuple):

@@ -4,7 +4,8 @@
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 
 class Version(StrEnum):

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from evenkeel.cli.output import Paint
+from evenkeel.named_tuples import NamedTuple
 
 
 class Signs(NamedTuple):

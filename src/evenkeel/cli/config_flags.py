@@ -7,7 +7,7 @@ the file and of the flags are reported at once, each with its field or flag.
 import argparse
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from evenkeel.api.config import (
     KubeletConfiguration,
@@ -18,6 +18,7 @@ from evenkeel.api.encode import camel
 from evenkeel.cli.config_flag_table import FLAGS, truth
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
 from evenkeel.host.files import read_text
+from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:
     from evenkeel.api.config_file import ConfigFile

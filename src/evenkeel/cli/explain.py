@@ -4,7 +4,6 @@ that the agent applies."""
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY, ResourceList
 from evenkeel.cgroup.kernel_files import default_value, same_value
@@ -13,6 +12,7 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
 from evenkeel.cli.config_flags import add_config_flags
 from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, planned_pods
 from evenkeel.cli.output import CLASS_COLOURS, STRUCTURED, Paint, paint_for, print_structured
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Admission
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.amounts import resource_text

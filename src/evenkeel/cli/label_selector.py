@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.validation.name_rules import label_value, qualified_name
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 _KEY = r"[A-Za-z0-9][-A-Za-z0-9_./]*"
 _VALUE = r"[-A-Za-z0-9_.]*"

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from evenkeel.agent.node.own_cgroup import not_the_pods
 from evenkeel.cgroup.diff import Action, Step
@@ -20,6 +19,7 @@ from evenkeel.cli.inputs import add_manifest_flag, add_node_flag, decided_from, 
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import on_this_machine
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.provision import PlannedPod
 
 USAGE = "-f FILE… [--apply] [--node NODE] [--state-dir DIR] [-o diff|json|yaml] [flags]"

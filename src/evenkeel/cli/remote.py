@@ -11,7 +11,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
@@ -27,6 +26,7 @@ from wsproto.utilities import ProtocolError
 
 from evenkeel.cli.client import Client, quoted
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.sessions import SessionEnd
 from evenkeel.server.channels import CLOSE, ERROR, RESIZE, STDIN, V5, end_of, size_message
 

@@ -9,12 +9,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.cli.arguments import add_state_flag
 from evenkeel.cli.config_flags import add_config_flags, config_from, given_fields
 from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.journal.store import Journal
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import Settings, State, decide, settings_from
 from evenkeel.policy.eviction.thresholds import (
     Threshold,

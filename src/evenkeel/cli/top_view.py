@@ -3,10 +3,11 @@ events."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.cli.bars import Bounds, Shares, Signs, capacity_bar, use_bar
 from evenkeel.cli.output import CLASS_COLOURS, Paint, clipped, printable
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import bytes_text, cores_text
 
 Json = dict[str, Any]

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import sys
-from typing import NamedTuple
 
 from evenkeel.demo.stage import MIB, Demonstration, Stage, Verdict
 from evenkeel.host.files import read_text
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.amounts import bytes_text
 

@@ -6,10 +6,10 @@ function of a `Machine` and a configuration. It does no I/O, so it can be tested
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.host.machine import FEATURE_FILES, Machine
+from evenkeel.named_tuples import NamedTuple
 
 
 class State(StrEnum):

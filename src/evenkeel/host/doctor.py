@@ -1,12 +1,11 @@
 """The diagnosis of a machine: all checks, for `evenkeel doctor` and for the agent before it starts (C5, E7)."""
 
-from typing import NamedTuple
-
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
 from evenkeel.host import checks_cgroups, checks_kernel, checks_node
 from evenkeel.host.checks import Check, State
 from evenkeel.host.machine import Machine
+from evenkeel.named_tuples import NamedTuple
 
 _CHECKS = (*checks_cgroups.CHECKS, *checks_kernel.CHECKS, *checks_node.CHECKS)
 

@@ -5,9 +5,9 @@ kernel notifies twice of one thing, the second event counts 0. The sum of all ev
 """
 
 import errno
-from typing import NamedTuple
 
 from evenkeel.host.inotify import watch_refusal
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import bytes_text
 
 NODE = ""  # the path of events that concern the whole machine

@@ -5,9 +5,9 @@ import os
 import struct
 from collections.abc import Iterator
 from ctypes import CDLL, get_errno
-from typing import NamedTuple
 
 from evenkeel.errors import reason
+from evenkeel.named_tuples import NamedTuple
 
 MODIFIED = 0x2
 ATTRIBUTES = 0x4

@@ -6,11 +6,11 @@ And swap, which the agent does not change: the devices in use, and the command t
 import os
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import bytes_text
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping
 from ctypes import CDLL, get_errno
 from errno import ENOSYS
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.cgroup.drivers.detect import CgroupMachine, bounds_of, detect
@@ -21,6 +20,7 @@ from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.kernel_settings import Difference, SwapDevice, differences, kernel_settings, swap_devices
 from evenkeel.host.memory_figures import node_memory
 from evenkeel.host.oom_scores import runtime_process
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import NodeFigures
 

@@ -10,10 +10,10 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
 
 from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 
 _MOST_ROUNDS = 100
 # Longer than a fork takes: a fork that is under way is not visible, and daemons cannot be frozen.

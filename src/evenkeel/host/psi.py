@@ -9,7 +9,8 @@ import select
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 
 class Resource(StrEnum):

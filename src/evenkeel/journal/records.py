@@ -3,10 +3,10 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.workloads import Workload, key_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.workloads.decision import Progress
 

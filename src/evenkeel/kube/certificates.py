@@ -11,9 +11,9 @@ import re
 import ssl
 import subprocess
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 
 NODES_GROUP, NODE_USER_PREFIX = "system:nodes", "system:node:"
 _OPENSSL_SECONDS = 30.0

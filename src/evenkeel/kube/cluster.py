@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
@@ -30,6 +30,7 @@ from evenkeel.kube.runtime_classes import RuntimeClasses
 from evenkeel.kube.services import Services
 from evenkeel.kube.signing import CLIENT, SERVING
 from evenkeel.kube.watch import Watch
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.node_shutdown import ShutdownPhase, shutdown_phases
 from evenkeel.policy.node_view import NodeView
 

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from evenkeel.errors import EvenkeelError, reason
@@ -23,6 +22,7 @@ from evenkeel.kube.discovery import BootstrapToken, discovered_authority
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
 from evenkeel.kube.node_certificate import NodeCertificate
 from evenkeel.kube.signing import CLIENT
+from evenkeel.named_tuples import NamedTuple
 
 DIRECTORY = "cluster"  # in the state directory
 KUBECONFIG, BOOTSTRAP, CLIENT_FILE, SERVING_FILE = (

@@ -7,12 +7,12 @@ import binascii
 import os
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from evenkeel.api import yaml_text
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
 from evenkeel.host.files import read_text
+from evenkeel.named_tuples import NamedTuple
 
 _HTTPS_PORT = 443
 _INSECURE = "write certificate-authority: without it anybody between could be the API server"

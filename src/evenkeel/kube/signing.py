@@ -7,11 +7,11 @@ import base64
 import hashlib
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.kube.client import CONFLICT, ApiError, Backoff, Client, Json, metadata_of, path_of
 from evenkeel.kube.watch import DELETED
+from evenkeel.named_tuples import NamedTuple
 
 _REQUESTS = ("apis", "certificates.k8s.io", "v1", "certificatesigningrequests")
 _WATCH_SECONDS = 300

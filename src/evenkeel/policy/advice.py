@@ -6,9 +6,9 @@ differences are not reported.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.resources import CPU, MEMORY, ResourceList
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import Reserved
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.quantity import ZERO

@@ -8,7 +8,6 @@ must be evicted at the threshold, before the kernel's OOM killer acts there. The
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import (
     KUBE_RESERVED,
@@ -36,6 +35,7 @@ from evenkeel.api.resources import (
 )
 from evenkeel.api.scalars import parse_cpuset
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy import amounts
 from evenkeel.policy.eviction.thresholds import (
     Signal,

@@ -7,11 +7,10 @@ evicted, and another one after each further window: BestEffort pods by usage, th
 A pod within its request, a pod that uses very little and a Guaranteed pod are never evicted.
 """
 
-from typing import NamedTuple
-
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import cores_text
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE
 from evenkeel.policy.pod_resources import eviction_request

@@ -5,13 +5,13 @@ for. A container that is resized keeps as many of its cores as possible.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU
 from evenkeel.api.scalars import parse_cpuset
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.qos import QoSClass, pod_class
 from evenkeel.quantity import ZERO

@@ -5,9 +5,9 @@ first. An image in use is never removed.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, defaulted
+from evenkeel.named_tuples import NamedTuple
 
 _WHOLE = 100
 

@@ -10,8 +10,8 @@ or meets its limit. `kill` ends the container, and its restart policy decides wh
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import bytes_text
 
 UNLIMITED = -1

@@ -5,7 +5,6 @@ A capacity can also be written as text (`--node 32Gi,8cpu`), so that decisions c
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.node import Node
@@ -18,6 +17,7 @@ from evenkeel.api.resources import (
     is_hugepages,
 )
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy import amounts
 from evenkeel.policy.allocatable import (
     DEFAULT_PIDS,

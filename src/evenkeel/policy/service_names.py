@@ -5,10 +5,10 @@ short name too, as with a cluster's DNS.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.api.pod import HostAlias, Pod
 from evenkeel.api.services import Service
+from evenkeel.named_tuples import NamedTuple
 
 _DOMAIN = "svc.cluster.local"
 _WITHOUT_NAMES = ("Default", "None")  # of dnsPolicy: the pod asks for nothing of the cluster

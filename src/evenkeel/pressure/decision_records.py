@@ -5,12 +5,12 @@ So its result can be checked at any time, and can also be computed for other thr
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.cpu_shortage import CpuDecision, CpuSettings, CpuState, CpuWindow, decide_cpu
 from evenkeel.policy.eviction.decide import Decision, decide
 from evenkeel.policy.eviction.message import in_todays_words

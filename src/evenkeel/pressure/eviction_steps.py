@@ -1,10 +1,11 @@
 """A step of an eviction decision, and its input as plain values: for the journal, and between processes."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.api.config import Profile
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.codec import Unreadable
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.conditions import Pressure
 from evenkeel.policy.eviction.decide import Decision, Settings, State
 from evenkeel.policy.eviction.rank import Order

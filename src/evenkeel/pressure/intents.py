@@ -13,9 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 
 _NAME = "intents"  # in the directory of the journal
 _SLOTS = 64  # the most evictions that may be under way and unknown to the agent

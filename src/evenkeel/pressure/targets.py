@@ -3,11 +3,12 @@
 The agent gives a watch a new set whenever its cgroup tree has changed. A watch touches nothing but its targets.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import MEMORY
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree, Version
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.pod_resources import eviction_request
 

@@ -1,9 +1,9 @@
 """The watches for pressure together: over memory, disk, CPU and stalls, with the objects that they share."""
 
 from collections.abc import Coroutine
-from typing import NamedTuple
 
 from evenkeel.cgroup.tree import Version
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.cpu_pressure import CpuPressure
 from evenkeel.pressure.disk.disk_pressure import DiskPressure
 from evenkeel.pressure.eviction_backoff import EvictionBackoff

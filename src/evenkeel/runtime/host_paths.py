@@ -15,11 +15,11 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.volume_types import HostPathVolumeSource
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 from evenkeel.runtime.sub_paths import made_below, open_below

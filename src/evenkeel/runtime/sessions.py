@@ -12,9 +12,10 @@ import select
 import struct
 import termios
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes of a command that could not be executed, as in a shell
 LONGEST_COMMAND_BYTES = 64 << 10

@@ -4,7 +4,6 @@ Paths are checked by validation: each is relative, without `..`, and none begins
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.claims import CLAIM, claim_name
 from evenkeel.api.container import Container
@@ -22,6 +21,7 @@ from evenkeel.api.data_objects import (
 from evenkeel.api.defaults import DEFAULT_FILE_MODE
 from evenkeel.api.pod import Pod
 from evenkeel.api.volume_types import DownwardAPIVolumeFile, KeyToPath, Volume
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.environment import DataMissing, NoValue, amount_of, field_value, object_of
 
 _MAPS = {"metadata.labels": "labels", "metadata.annotations": "annotations"}

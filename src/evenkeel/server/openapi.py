@@ -1,7 +1,6 @@
 """A route with its description, and the OpenAPI description of all routes."""
 
-from typing import NamedTuple
-
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import JSON, Route
 from evenkeel.server.schema_types import TEXT, Schema
 from evenkeel.server.schemas import SCHEMAS

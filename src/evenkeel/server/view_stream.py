@@ -7,7 +7,7 @@ view first, and then only figures for as long as nothing else changes.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.agent.event_recorder import Broadcast
 from evenkeel.agent.front import Front
@@ -16,6 +16,7 @@ from evenkeel.api.encode import encode
 from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import Sample
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import close_source, next_item, server_sent_event, to_json
 from evenkeel.server.view import Amounts, cgroup_view, figures, node_view, pod_view, storage_bytes
 

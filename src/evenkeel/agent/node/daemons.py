@@ -7,7 +7,6 @@ is counted twice: if the runtime is in the agent's cgroup, the agent's figures d
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from evenkeel.agent.node.own_cgroup import not_the_pods, parse_own
 from evenkeel.api.config import KubeletConfiguration
@@ -17,6 +16,7 @@ from evenkeel.cgroup.tree import Kind, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import Rates, Sample
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.procfs import Process, process_at, read_stat
 
 # B15: cgroups of others. Their figures are reported if they exist.

@@ -7,12 +7,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import NORMAL, WARNING
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import bytes_text
 from evenkeel.policy.image_garbage import GarbageSettings, ImageAge, garbage
 from evenkeel.runtime.interface import Image

@@ -7,7 +7,6 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import NamedTuple
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
@@ -20,6 +19,7 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Cgroup
 from evenkeel.host.oom_scores import read_score
 from evenkeel.journal.records import WARNING
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.procfs import start_ticks
 
 _CONTROLLERS = ("", "memory", "cpu", "pids")  # the controllers with limits; "" is the hierarchy of v2

@@ -4,9 +4,9 @@ took."""
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 
 _MOST_SERIES = 2000  # of OOM kills: each pod has its own series
 _MOST_STARTING = 10_000

@@ -4,7 +4,6 @@ so a new agent continues it."""
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from evenkeel.agent.observe import history_file
 from evenkeel.agent.observe.history_file import LONGEST_SECONDS, MOST_WATCHED, Kept, Span, Watched
@@ -13,6 +12,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Kind
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.node_figures import Sample
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.advice import (
     ContainerUse,
     ReservationFinding,

@@ -15,10 +15,10 @@ from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import MAX_BYTES, read_text, write_own
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.advice import UseOverTime
 
 # The file on disk uses these buckets. If they change, the file's version must change (_VERSION).

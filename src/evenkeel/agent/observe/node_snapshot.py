@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.observe.counters import Counters
@@ -23,6 +22,7 @@ from evenkeel.host.files import read_text
 from evenkeel.host.memory_figures import node_memory
 from evenkeel.journal.records import Event
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import node_capacity
 from evenkeel.policy.eviction.conditions import CPU_PRESSURE, Pressure
 from evenkeel.policy.eviction.snapshot import PodFigures

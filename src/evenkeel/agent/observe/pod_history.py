@@ -7,13 +7,13 @@ was.
 import asyncio
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.resources import CPU
 from evenkeel.journal.codec import Unreadable
 from evenkeel.journal.records import Event
 from evenkeel.journal.store import Decision as Recorded
 from evenkeel.journal.store import Journal
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.cpu_shortage import CpuCandidate, cpu_candidates
 from evenkeel.policy.eviction.decide import EVICTED, ranking
 from evenkeel.policy.eviction.message import Considered, considered, readable

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.agent.node.daemons import Daemon, Daemons
 from evenkeel.cgroup.diff import Observed
@@ -21,6 +21,7 @@ from evenkeel.host.files import read_text
 from evenkeel.host.memory_figures import cgroup_memory, node_memory
 from evenkeel.host.node_figures import MachineFigures, Pressures, Rates, Sample, machine_figures
 from evenkeel.host.psi import parse_pressure
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import NodeFigures
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading

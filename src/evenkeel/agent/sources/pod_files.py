@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.agent.sources.file_watch import FileWatch, Interests, interests_of
 from evenkeel.agent.sources.manifest_file import FileState, PodFile, is_gone, reread, sentence
@@ -20,6 +19,7 @@ from evenkeel.api.stored_objects import StoredObject, key_of_object
 from evenkeel.api.workloads import Workload, key_of
 from evenkeel.errors import reason
 from evenkeel.host.files import is_manifest_name
+from evenkeel.named_tuples import NamedTuple
 
 __all__ = ["FileSet", "PodFile", "PodFiles"]
 

@@ -1,7 +1,5 @@
 """Rules for volumes and for their mounts in containers."""
 
-from typing import NamedTuple
-
 from evenkeel.api.container import VolumeMount
 from evenkeel.api.problems import (
     Problems,
@@ -29,6 +27,7 @@ from evenkeel.api.volume_types import (
     Volume,
 )
 from evenkeel.errors import NODE_RULE, Problem
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import ZERO
 
 _HOST_PATH_TYPES = (

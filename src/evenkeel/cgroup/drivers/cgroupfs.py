@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from typing import NamedTuple
 
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.drivers.kernel_refusals import refusal
+from evenkeel.named_tuples import NamedTuple
 
 _LONGEST_COMPONENT = 255
 _LONGEST_PATH = 4000  # the kernel takes 4096 bytes, the mount point included

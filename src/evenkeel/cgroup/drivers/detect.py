@@ -1,7 +1,7 @@
 """The cgroups of this machine: version, mount points, controllers, and the driver for them."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup import names
@@ -9,6 +9,7 @@ from evenkeel.cgroup.drivers.cgroupfs import Bounds
 from evenkeel.cgroup.drivers.mounts import V2_CONTROLLERS, Mounts, parse_mountinfo
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:
     from evenkeel.cgroup.drivers.systemd import SystemdDriver

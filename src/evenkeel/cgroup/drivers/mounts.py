@@ -6,7 +6,8 @@ Hybrid hosts have both.
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 # The controllers that Evenkeel sets or reads. v2 needs no cpuacct (cpu.stat has it) and no freezer (cgroup.freeze).
 V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer")

@@ -8,13 +8,13 @@ that are not planned, by the link counts of directories and with inotify.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from evenkeel.cgroup.diff import Observed
 from evenkeel.cgroup.drivers.cgroupfs import Bounds, Cgroupfs
 from evenkeel.cgroup.drivers.open_files import ABSENT, OpenFiles
 from evenkeel.cgroup.names import POD_PREFIX
 from evenkeel.cgroup.tree import Cgroup, Kind, Tree
+from evenkeel.named_tuples import NamedTuple
 
 _INTERESTING = 0x40 | 0x80 | 0x100 | 0x200  # moved from and to, created, deleted
 _ONLY_DIRECTORY = 0x0100_0000

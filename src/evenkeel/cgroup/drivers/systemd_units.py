@@ -8,11 +8,11 @@ quotas that are not whole percents) are written beside systemd.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from evenkeel.api.scalars import format_cpuset, parse_cpuset
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 SLICE, SCOPE = ".slice", ".scope"
 UNLIMITED = 2**64 - 1

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod, Toleration
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, MemoryFigures, NodeFigures
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_quantity
 from evenkeel.policy.eviction.usage import Resource, resource_of

@@ -7,11 +7,11 @@ evicts one pod and then measures again, so that no pod is evicted for memory tha
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction import conditions as node_conditions
 from evenkeel.policy.eviction.conditions import (
     NO_OBSERVATIONS,

@@ -6,9 +6,9 @@ deletion of unused containers and images is assumed to free nothing.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from evenkeel.api.scalars import Amount
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import Eviction, Reclaim, Settings, State, decide, ranking, victim
 from evenkeel.policy.eviction.rank import Ranked
 from evenkeel.policy.eviction.snapshot import (

@@ -5,8 +5,8 @@ belongs into `_EARLIER_WORDS` too, so that old decisions still replay the same.
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.conditions import Observation
 from evenkeel.policy.eviction.rank import Need, Order, Ranked
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount

@@ -14,10 +14,10 @@ first.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import WHOLE_DISK, DiskPart, Resource, usage

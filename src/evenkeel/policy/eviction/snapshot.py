@@ -4,10 +4,9 @@ A decision is a function of a snapshot, so that it can be tested, tried out (`ev
 `None` means "not known", which is not zero: a pod without figures may use a lot.
 """
 
-from typing import NamedTuple
-
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import Amount
+from evenkeel.named_tuples import NamedTuple
 
 
 class MemoryFigures(NamedTuple):

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator
 from enum import StrEnum
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
     DiskFigures,

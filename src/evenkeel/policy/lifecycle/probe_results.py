@@ -6,9 +6,9 @@ next attempt counts from zero.
 """
 
 from enum import StrEnum
-from typing import NamedTuple
 
 from evenkeel.api.container import Container, Probe
+from evenkeel.named_tuples import NamedTuple
 
 
 class ProbeKind(StrEnum):

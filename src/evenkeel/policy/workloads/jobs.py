@@ -6,7 +6,6 @@ It has a back-off of its own, so that a node under pressure is not filled again 
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.api.workload_pods import job_pod
@@ -17,6 +16,7 @@ from evenkeel.api.workload_types import (
     JobSpec,
     JobStatus,
 )
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.workloads.decision import (
     NORMAL,

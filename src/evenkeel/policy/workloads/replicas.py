@@ -5,8 +5,6 @@ Pods that are being ended count against `maxSurge` here: on one node they still 
 has one name for one template, so a pod that was deleted by hand comes back with its name when the old one is gone.
 """
 
-from typing import NamedTuple
-
 from evenkeel.api.pod import Pod
 from evenkeel.api.workload_pods import REVISION, TEMPLATE_HASH, replica, replica_names, template_hash
 from evenkeel.api.workload_types import (
@@ -22,6 +20,7 @@ from evenkeel.api.workload_types import (
     ReplicationController,
 )
 from evenkeel.api.workloads import replicas_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.workloads.decision import Decision, RollProgress, Situation, condition, earliest
 from evenkeel.policy.workloads.pod_facts import PodFacts
 

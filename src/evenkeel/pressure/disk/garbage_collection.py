@@ -6,9 +6,9 @@ evicted (E2).
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.conditions import is_relieved
 from evenkeel.policy.eviction.decide import Decision, Reclaim
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures

@@ -1,8 +1,8 @@
 """Byte thresholds: eviction thresholds in bytes of this machine, compared with a sample."""
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import MemoryFigures
 from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
 from evenkeel.pressure.memory.sampling import MemorySample

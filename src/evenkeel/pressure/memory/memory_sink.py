@@ -1,8 +1,9 @@
 """What the memory watch reports. The watch must not wait for the agent, so each call returns at once."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.targets import PodTarget
 

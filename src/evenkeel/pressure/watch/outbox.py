@@ -7,8 +7,8 @@ reports need is bounded: evictions are kept, and of the other reports the latest
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.memory.memory_sink import Evicted, Timing
 from evenkeel.pressure.targets import PodTarget

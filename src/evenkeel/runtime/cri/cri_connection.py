@@ -8,9 +8,10 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 AUTO = "auto"
 SOCKETS = ("/run/containerd/containerd.sock", "/run/crio/crio.sock")

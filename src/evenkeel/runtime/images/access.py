@@ -6,8 +6,8 @@ everybody, or that was put there by hand, is for all.
 """
 
 import secrets
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.images.credentials import Credential
 
 

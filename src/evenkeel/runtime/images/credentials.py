@@ -11,10 +11,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.api.data_objects import SECRET, DataObject, PodData
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.images.references import DOCKER_HUB, ImageReference
 
 _TOKEN_USER = "<token>"  # noqa: S105 a credential helper answers with this user if the secret is a token

@@ -4,9 +4,10 @@ and how long a pull took."""
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.restarts import backoff_text
 from evenkeel.runtime.interface import Attempt, NoImage
 

@@ -4,9 +4,9 @@ The grammar and the defaults are Docker's (github.com/distribution/reference), a
 """
 
 import re
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 DOCKER_HUB = "docker.io"
 _FORMER_DOCKER_HUB = "index.docker.io"

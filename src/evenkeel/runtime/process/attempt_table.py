@@ -1,8 +1,8 @@
 """The table of attempts that the agent knows: each attempt that runs, or that has ended and was not forgotten."""
 
 import asyncio
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.interface import Attempt, Exit, Record
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, ProcessFile

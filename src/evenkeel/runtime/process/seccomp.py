@@ -11,9 +11,10 @@ import errno
 import os
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.seccomp_ranges import shortened
 

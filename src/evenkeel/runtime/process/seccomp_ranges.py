@@ -7,7 +7,8 @@ start of a container, so the length of the filter is part of the time of a start
 import struct
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 _FORMAT = struct.Struct("HBBI")
 _LOAD, _JUMP, _EQUAL, _GREATER, _GREATER_OR_EQUAL, _RETURN = 0x20, 0x05, 0x15, 0x25, 0x35, 0x06

@@ -9,9 +9,9 @@ session get SIGHUP, and SIGKILL if they are still there a little later.
 import os
 import signal
 from functools import partial
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import session_processes
 from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, spawn
 from evenkeel.runtime.process.supervisor.attempt import SupervisedContainer

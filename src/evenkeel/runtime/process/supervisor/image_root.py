@@ -1,9 +1,9 @@
 """The root filesystem of a container that has an image, below a layer that takes the container's writes."""
 
 import os
-from typing import NamedTuple
 
 from evenkeel.errors import reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor.mount_points import WHOLE, FilesystemRefused
 from evenkeel.runtime.process.supervisor.users import Users

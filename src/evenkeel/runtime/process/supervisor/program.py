@@ -4,9 +4,9 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
 
 _USUAL_BYTES = 16 << 10

@@ -16,9 +16,10 @@ import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.errors import reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor.image_root import UPPER, ImageRoot, image_root
 from evenkeel.runtime.process.supervisor.kernel_filesystems import (
