@@ -9,7 +9,7 @@ MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster kernel-cluster-long cluster e2e bench docs clean soak stress
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-attacks kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-user-mode kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-user-mode-agents kernel-user-mode-attacks kernel-systemd kernel-cluster kernel-cluster-long cluster e2e bench docs clean soak stress
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ root:
 	  echo "running pods takes root, for their cgroups: sudo make $(MAKECMDGOALS)"; \
 	  echo "as you are: make explain shows what would happen, and why"; exit 1; }
 
-test: setup lint unit conformance kernel ## everything: style, types, rooms, tests, conformance, kernels
+test: setup lint unit conformance kernel ## everything: style, types, rooms, tests, conformance, kernels, a cluster
 
 lint: setup
 	$(BIN)/ruff check .
@@ -55,20 +55,21 @@ unit: setup
 conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 	$(BIN)/python -m tests.conformance $(VECTORS)
 
-kernel: setup ## the tests that need a real kernel, on four of them at once (root)
+kernel: setup ## the tests that need a real kernel, on five machines, and a real cluster (root)
 	@$(BIN)/python -m tests.machines all
 
 # What runs where is in tests/machines/parts.py.
-kernel-host kernel-host-alone kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone kernel-v2-long kernel-systemd kernel-cluster kernel-cluster-long: setup
+kernel-host kernel-host-alone kernel-host-attacks kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-user-mode-agents kernel-user-mode-attacks kernel-systemd kernel-cluster kernel-cluster-long: setup
 	$(BIN)/python -m tests.machines part $(@:kernel-%=%)
 
-kernel-host: kernel-host-pressure kernel-host-containers ## on this machine's own cgroups
+kernel-host: kernel-host-pressure kernel-host-containers kernel-host-attacks ## on this machine's own cgroups
 kernel-v1: ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
-kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-attacks kernel-v2-alone ## in virtual machines with cgroup v2
+kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-alone ## in virtual machines with cgroup v2
+kernel-user-mode: kernel-user-mode-agents kernel-user-mode-attacks ## on cgroup v2 of a kernel that is a process, most tests with an agent
 kernel-v2-long: ## crashes, storms and barrages there too, which takes most of an hour when emulated
 kernel-systemd: ## in a virtual machine with systemd
 
-kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine, which Go builds once; `make kernel` leaves it out
+kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine, which Go builds once
 kernel-cluster-long: ## thirty pods over three nodes, and a connection that breaks all the time, there too
 
 cluster: setup root ## a Kubernetes control plane with three nodes on this machine, to try (root); Ctrl-C removes it

@@ -90,7 +90,7 @@ class Agent:
         return self._process.pid
 
     @property
-    def keeper_pid(self) -> int:
+    def supervisor_pid(self) -> int:
         """The process that is the containers' parent. The state directory is among its arguments, and among those of
         the processes that it has just forked for containers."""
         state = os.fsencode(os.path.realpath(self.state))
@@ -211,11 +211,11 @@ def starts(one: Agent) -> Iterator[Figure]:
 
 
 def podman_problem() -> str:
-    """Why podman cannot be had here; nothing if it can, and then it is."""
+    """Why podman cannot be used here; empty if it can."""
     try:
         require(PODMAN)
     except Unavailable as error:
-        return f"podman cannot be had: {error}"
+        return f"podman cannot be used: {error}"
     return ""
 
 
@@ -281,7 +281,7 @@ def kept(one: Agent) -> Iterator[Figure]:
         one.began(name)
     eventually(lambda: all(pod["status"]["phase"] == "Running" for pod in one.client.pods()), pause=0.1)
     time.sleep(2.0)  # what follows the start (a look at each pod, memory given back) is not idling
-    pids = {"the agent": one.pid, "the keeper": one.keeper_pid}
+    pids = {"the agent": one.pid, "the supervisor": one.supervisor_pid}
     before, since = {name: run_seconds(pid) for name, pid in pids.items()}, time.monotonic()
     time.sleep(IDLE_SECONDS)
     lasted = time.monotonic() - since

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.kernel.cgroups import named_hierarchies, removed
 from tests.machines import Unavailable
@@ -34,6 +34,7 @@ from bench.bench_agent import (
     timed_start,
 )
 from bench.figure import Figure, against, failed, ratio_at_most
+from evenkeel.named_tuples import NamedTuple
 
 STARTS = 15
 IMAGE = "localhost/evenkeel-bench:1"
@@ -227,7 +228,7 @@ def figures() -> Iterator[Figure]:
         require((*PROGRAMS, *IMAGES))
         require_containerd()
     except Unavailable as reason:
-        yield failed("containers", f"containerd cannot be had: {reason}", None)
+        yield failed("containers", f"containerd is not available: {reason}", None)
         return
     with agent() as one:
         bare = bare_calls(one)

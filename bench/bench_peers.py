@@ -1,4 +1,4 @@
-"""Who stops an allocator that has crossed a line in the machine's memory, and how soon: we, earlyoom, or systemd-oomd.
+"""How soon an allocator is killed that has crossed a line in the machine's memory: by us, earlyoom or systemd-oomd.
 
 They watch a whole machine, whose memory has to be used up: it is a small virtual one, and all are measured in the same
 boot of it (peers_guest.py). It is emulated, by which Python becomes 10 to 20 times slower and a sleep no longer: what
@@ -10,7 +10,6 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from statistics import median
-from typing import NamedTuple
 
 from tests.machines.cache import CACHE
 from tests.machines.packages import unpacked
@@ -18,6 +17,7 @@ from tests.machines.packages import unpacked
 from bench.figure import Figure, failed, ratio_at_most, value_at_most
 from bench.guest import Guest, lines_from
 from bench.reference import compiled
+from evenkeel.named_tuples import NamedTuple
 
 AGENT, EARLYOOM, OOMD = "evenkeel", "earlyoom", "systemd-oomd"
 KERNEL, NOBODY = "the kernel", "nobody"

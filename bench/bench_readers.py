@@ -22,7 +22,7 @@ from bench.evicting_agent import agent, cgroup, pod, until
 from bench.figure import Figure, ratio_at_most
 from bench.reference import compiled
 from evenkeel.cli.client import Client
-from evenkeel.server.listen import connect, listen
+from evenkeel.server.agent_socket import connect, listen
 
 READERS = 900
 SLOW = 100  # who send half a request, or never read

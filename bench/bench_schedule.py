@@ -17,7 +17,7 @@ from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
 from evenkeel.simulate.array_cluster import ArrayCluster
-from evenkeel.simulate.cluster import Cluster, Placement, Scoring, node_infos, schedule
+from evenkeel.simulate.plain_cluster import Cluster, Placement, Scoring, node_infos, schedule
 
 NODES = 5_000
 PODS = 10_000

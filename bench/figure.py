@@ -4,7 +4,9 @@ Machines differ and so do their moods: what counts is the ratio to a reference m
 """
 
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from evenkeel.named_tuples import NamedTuple
 
 
 class Target(NamedTuple):
@@ -18,10 +20,6 @@ class Target(NamedTuple):
 
 def ratio_at_most(bound: float) -> Target:
     return Target(bound, "ratio", "≤")
-
-
-def ratio_at_least(bound: float) -> Target:
-    return Target(bound, "ratio", "≥")
 
 
 def value_at_most(bound: float) -> Target:

@@ -1,6 +1,6 @@
 """`python -m bench.peers_guest WATCHER EARLYOOM OOMD`: the storms of `bench peers`, on a machine that is thrown away.
 
-Those who guard the memory come one after the other. In each storm a pod (where nobody knows of pods, a cgroup) grows
+The watchers of memory run one after the other. In each storm a pod (where nobody knows of pods, a cgroup) grows
 until somebody stops it; a line of JSON tells how that went (`bench_peers.Storm`). Nothing is put back as it was.
 """
 
@@ -35,7 +35,7 @@ from bench.evicting_agent import is_under_pressure, pod, running
 
 MIB = 1 << 20
 RISE_MIB = 16  # so much is back: the growth was stopped
-HIGH_MIB = 8  # above the line, for him who acts on stalls alone
+HIGH_MIB = 8  # above the line, for a watcher that acts on stalls alone
 # More than is left; of more than there is the kernel would not hear.
 ALLOCATOR_BYTES = GUEST_MIB * 7 // 8 * MIB
 FILE = Path("/scratch/file")
@@ -63,7 +63,7 @@ def main(watcher: str, earlyoom: str, oomd: str) -> None:
 
 
 def storm(guard: str, kind: Kind, begin: Begin, watcher: str) -> str:
-    Path("/proc/sys/vm/drop_caches").write_text("1")  # a file's pages are his who reads it first
+    Path("/proc/sys/vm/drop_caches").write_text("1")  # the pages of a file are charged to its first reader
     kills_before = oom_kills(Path("/proc/vmstat").read_text())
     numbers = (LINE_MIB * 1024, RISE_MIB * 1024, PATIENCE_SECONDS)
     with subprocess.Popen([watcher, *map(str, numbers)], stdout=subprocess.PIPE, text=True) as watching:

@@ -2,7 +2,8 @@
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 
 def below(pid: int) -> list[int]:
@@ -20,6 +21,25 @@ def proportional_mib(pid: int) -> float:
     """A page that several processes share counts once."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def together_mib(pids: list[int]) -> float:
+    """The memory of processes that belong together. What several of them map of the same file counts once, and what
+    other processes map of it does not matter."""
+    own_kib = 0
+    of_files: dict[tuple[str, str], int] = {}
+    for pid in pids:
+        part = ("", "")
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            words = line.split()
+            if not words[0].endswith(":"):  # a mapping begins: addresses, rights, offset, device, inode, file
+                part = (words[5] if len(words) > 5 else "", words[2])
+            elif words[0] == "Rss:":
+                resident_kib = int(words[1])
+            elif words[0] == "Anonymous:":
+                own_kib += int(words[1])
+                of_files[part] = max(of_files.get(part, 0), resident_kib - int(words[1]))
+    return (own_kib + sum(of_files.values())) / 1024
 
 
 def cpu_seconds(pid: int) -> float:

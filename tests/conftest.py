@@ -1,6 +1,9 @@
 """Settings and fixtures that tests share."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,28 @@ from tests.needing import needing
 # A test says what is right, not how fast this machine is today; speed is measured under bench/.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+_OWN_DIRECTORY = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files are in a directory of the run's own. pytest would also remove those of earlier runs, and fail
+    where one that was killed has left a mount."""
+    if config.option.basetemp is None:  # workers are given theirs
+        config.option.basetemp = config.stash[_OWN_DIRECTORY] = tempfile.mkdtemp(prefix="evenkeel-tests-")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """The files of a failed run are kept, if there are any."""
+    own = session.config.stash.get(_OWN_DIRECTORY, None)
+    if own is None:
+        return
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        shutil.rmtree(own, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            Path(own).rmdir()
 
 
 @pytest.fixture(scope="session")

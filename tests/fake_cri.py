@@ -22,13 +22,14 @@ _OF_IMAGES = ("ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsI
 
 class FakeCri:
     """`refuses` are methods that fail, with the words; `loses` those that are done and never answered; `hangs` those
-    that are neither done nor answered."""
+    that are neither done nor answered; `held` those that are done, and answered when the event is set."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.refuses: dict[str, str] = {}
         self.loses: set[str] = set()
         self.hangs: set[str] = set()
+        self.held: dict[str, asyncio.Event] = {}
         self.calls: list[str] = []
         self.requests: list[Any] = []
         self.images = {"local/busybox:1"}
@@ -39,11 +40,12 @@ class FakeCri:
         self.with_user_namespaces: tuple[str, ...] = ()  # the names of its handlers
         self.systemd_cgroup = False
         self.tells_pids = True
-        self.events: asyncio.Queue[pb.ContainerEventResponse] | None = (
-            None  # as containerd 1.6: none are told
-        )
+        # As containerd 1.6: none are told.
+        self.events: asyncio.Queue[pb.ContainerEventResponse] | None = None
         self.oom_kills: dict[str, int] = {}  # the kernel's count of each cgroup that is there
         self.on_status: Callable[[], None] = lambda: None  # before a container's status is told
+        # Before containers with these labels are listed; FileExistsError refuses that.
+        self.on_list: Callable[[dict[str, str]], None] = lambda _: None
         self._server: Any = None
         self._count = 0
 
@@ -133,6 +135,8 @@ class FakeCri:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "there is none")
             except FileExistsError as error:
                 await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+            if name in self.held:
+                await self.held[name].wait()
             if name in self.loses:
                 self.loses.discard(name)
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
@@ -254,6 +258,7 @@ class FakeCri:
 
     def _ListContainers(self, request: Any) -> Any:
         wanted = dict(request.filter.label_selector)
+        self.on_list(wanted)
         return pb.ListContainersResponse(
             containers=[
                 pb.Container(
@@ -324,16 +329,19 @@ class _Container:
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
         self.reason = ""
+        self.is_unnoticed = False  # the runtime does not look whether it has ended, and so does not reap it
 
     @property
     def state(self) -> str:
         if self.process is None:
             return "created"
+        if self.is_unnoticed:
+            return "running"
         return "running" if self.process.poll() is None else "exited"
 
     @property
     def exit_code(self) -> int:
-        code = self.process.poll() if self.process is not None else None
+        code = self.process.poll() if self.process is not None and not self.is_unnoticed else None
         return 0 if code is None else code if code >= 0 else 128 - code
 
     def number(self) -> Any:

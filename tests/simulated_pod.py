@@ -2,7 +2,7 @@
 
 from evenkeel.api.defaults import default_pod
 from evenkeel.api.pod import Pod
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Actions, actions
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
 from evenkeel.policy.lifecycle.pod_status import pod_phase, pod_status
@@ -26,13 +26,16 @@ class SimulatedPod:
     def step(self, after_seconds: float = 0.0) -> Actions:
         self.now += after_seconds
         todo = self.look()
+        if todo.all_again:
+            self.state = changes.all_again(self.pod, self.state)
+            todo = self.look()
         if todo.verdict is not None:
             self.state = changes.with_terminal_status(self.state, todo.verdict)
         for name in todo.start:
             self.state = changes.asked_to_start(self.state, name)
             self.state = changes.started(self.state, self.container(name), self.now)
         for stop in todo.stop:
-            self.state = changes.asked_to_stop(self.state, stop, self.now)
+            self.state = stops.asked_to_stop(self.state, stop, self.now)
         return todo
 
     def end(self, name: str, exit_code: int = 0, after_seconds: float = 0.0, **facts: object) -> None:

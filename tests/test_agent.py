@@ -14,13 +14,24 @@ from typing import Any
 import pytest
 
 from evenkeel.agent import agent as agent_module
+from evenkeel.agent import in_place_changes
 from evenkeel.agent.agent import Agent
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.drivers.kernel_refusals import NotAvailable
 from evenkeel.errors import EvenkeelError
+from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.amounts import shares, weight_keeping_ratio
-from evenkeel.runtime.interface import Attempt, Launch, NoImage, Readiness, Record, StartFailed
+from evenkeel.runtime.interface import (
+    FAILED_MOUNT,
+    Attempt,
+    Launch,
+    NoImage,
+    NotPrepared,
+    Readiness,
+    Record,
+    StartFailed,
+)
 from tests.models.agents import Place, drive, pods_of, until
 
 WEB = """
@@ -50,6 +61,12 @@ def requesting(name: str, cpu: str, **spec: Any) -> str:
         "resources": {"requests": {"cpu": cpu}},
     }
     return pod(name, containers=[container], **spec)
+
+
+def limited(name: str, memory: str, **more: Any) -> str:
+    resources = {"requests": {"memory": "16Mi"}, "limits": {"memory": memory}}
+    container = {"name": "main", "image": "host", "command": ["x"], "resources": resources}
+    return pod(name, containers=[{**container, **more}])
 
 
 def phase(agent: Agent, name: str) -> str:
@@ -100,6 +117,21 @@ def test_a_pod_that_is_deleted_is_stopped_within_its_grace_and_leaves_nothing(pl
     assert not any("podu-web" in path for path in place.kernel.cgroups)
     with Journal.read(f"{place.directory}/journal.db") as journal:
         assert journal.pods() == ()
+
+
+def test_a_pod_that_names_a_port_of_another_pod_of_the_hosts_network_is_taken_with_a_warning(place):
+    def web(name: str) -> str:
+        container = {"name": "main", "image": "host", "command": ["x"], "ports": [{"containerPort": 80}]}
+        return pod(name, containers=[container])
+
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(f"{web('a')}\n---\n{web('b')}"))
+        await until(lambda: phase(agent, "a") == phase(agent, "b") == "Running")
+        warned = [event for event in agent.events() if event.reason == "SharedPort"]
+        assert [(event.type, event.pod) for event in warned] == [("Warning", "default/b")]
+        assert "is also a port of pod default/a" in warned[0].message
+
+    drive(place, story)
 
 
 @pytest.mark.req("A6", "B2")
@@ -652,6 +684,106 @@ def test_new_amounts_are_applied_in_place(place):
     assert len(place.runtime.starts) == 1
 
 
+def test_the_status_has_new_amounts_once_the_container_that_must_restart_has(place):
+    """As in kubelet: who waits for the resize would take the container before its restart for the one after it."""
+    policy = "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]"
+    web = WEB.replace("image: host", f"image: host, {policy}")
+
+    def in_progress(agent: Agent) -> bool:
+        shown = agent.pod("default/web")
+        assert shown is not None
+        return any(one.type == "PodResizeInProgress" for one in shown.status.conditions)
+
+    def told(agent: Agent) -> tuple[str, str]:
+        """The memory that was granted, and that in force."""
+        shown = agent.pod("default/web")
+        assert shown is not None
+        (status,) = shown.status.container_statuses
+        assert status.resources is not None
+        return str(status.allocated_resources["memory"]), str(status.resources.requests["memory"])
+
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(web))
+        await until(lambda: phase(agent, "web") == "Running")
+        place.runtime.ignores_term = True
+        assert not in_progress(agent)
+        await agent.apply(pods_of(web.replace("1Gi", "2Gi")))
+        await until(lambda: bool(place.runtime.stopped))
+        assert told(agent) == ("2Gi", "1Gi")
+        assert in_progress(agent)
+        place.runtime.end(place.runtime.starts[0], 143, 15)
+        await until(lambda: not in_progress(agent))
+        assert told(agent) == ("2Gi", "2Gi")
+        assert len(place.runtime.starts) == 2
+
+    drive(place, story)
+
+
+def test_a_limit_below_what_the_pod_holds_waits_until_it_holds_less(place, monkeypatch):
+    """Written to the kernel it would be an OOM kill, or be refused."""
+    monkeypatch.setattr(in_place_changes, "_TOO_LOW_RETRY_SECONDS", 0.01)
+    path = "/evenkeel/kubepods/burstable/podu-big"
+
+    def in_progress(agent: Agent) -> tuple[str, str] | None:
+        shown = agent.pod("default/big")
+        assert shown is not None
+        found = [one for one in shown.status.conditions if one.type == "PodResizeInProgress"]
+        return (found[0].reason, found[0].message) if found else None
+
+    def limits() -> list[str]:
+        return [place.kernel.cgroups[one]["memory.max"] for one in (path, f"{path}/main")]
+
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(limited("big", "100Mi")))
+        await until(lambda: phase(agent, "big") == "Running")
+        place.kernel.memory_bytes = {path: 64 * 2**20, f"{path}/main": 64 * 2**20}
+        await agent.apply(pods_of(limited("big", "80Mi")))  # it has room there
+        await until(lambda: limits() == [str(80 * 2**20)] * 2)
+        await agent.apply(pods_of(limited("big", "32Mi")))
+        await until(lambda: in_progress(agent) is not None)
+        wanted = "attempting to set pod memory limit (33554432) below current usage (67108864)"
+        text = f"cannot decrease memory limits: {wanted}"
+        assert in_progress(agent) == ("Error", text)
+        assert resize_pending(agent, "big") is None
+        assert limits() == [str(80 * 2**20)] * 2
+        place.kernel.memory_bytes = dict.fromkeys(place.kernel.memory_bytes, 65 * 2**20)
+        await agent.apply(pods_of(limited("big", "32Mi")))
+        assert in_progress(agent) == ("Error", text), "another figure is no news"
+        assert [one.message for one in agent.events() if one.reason == "ResizeError"] == [text]
+
+    async def second(agent: Agent) -> None:
+        """After a restart it is known still, and found out again why it waits."""
+        await until(lambda: in_progress(agent) is not None)
+        assert limits() == [str(80 * 2**20)] * 2
+        place.kernel.memory_bytes = {}
+        await until(lambda: in_progress(agent) is None)
+        assert limits() == [str(32 * 2**20)] * 2
+
+    drive(place, first)
+    drive(place, second)
+    assert len(place.runtime.starts) == 1
+
+
+def test_a_container_that_must_restart_for_a_lower_limit_has_the_higher_one_to_its_end(place):
+    policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
+    path = "/evenkeel/kubepods/burstable/podu-big/main"
+
+    async def story(agent: Agent) -> None:
+        await agent.apply(pods_of(limited("big", "100Mi", resizePolicy=policy)))
+        await until(lambda: phase(agent, "big") == "Running")
+        place.kernel.memory_bytes = {path: 64 * 2**20, path.removesuffix("/main"): 64 * 2**20}
+        place.runtime.ignores_term = True
+        await agent.apply(pods_of(limited("big", "32Mi", resizePolicy=policy)))
+        await until(lambda: bool(place.runtime.stopped))
+        assert place.kernel.cgroups[path]["memory.max"] == str(100 * 2**20)
+        place.kernel.memory_bytes = {}
+        place.runtime.end(place.runtime.starts[0], 143, 15)
+        await until(lambda: len(place.runtime.starts) == 2)
+        assert place.kernel.cgroups[path]["memory.max"] == str(32 * 2**20)
+
+    drive(place, story)
+
+
 def resize_pending(agent: Agent, name: str) -> tuple[str, str] | None:
     shown = agent.pod(f"default/{name}")
     assert shown is not None
@@ -745,6 +877,25 @@ def test_a_pod_that_cannot_be_started_says_why(place):
     drive(place, story)
 
 
+@pytest.mark.parametrize(
+    ("init", "reason"), [([], "ContainerCreating"), ([{"name": "first", "image": "host"}], "PodInitializing")]
+)
+def test_a_pod_waits_for_a_volume_that_cannot_be_made_whatever_its_restart_policy_is(place, init, reason):
+    def refuse(launch: Launch) -> None:
+        raise NotPrepared("hostPath /srv/data is not there", FAILED_MOUNT)
+
+    async def story(agent: Agent) -> None:
+        place.runtime.on_start = refuse
+        await agent.apply(pods_of(pod("web", restartPolicy="Never", initContainers=init)))
+        await until(lambda: any(event.reason == FAILED_MOUNT for event in agent.events()))
+        status = agent.pod("default/web").status
+        first = (*status.init_container_statuses, *status.container_statuses)[0]
+        assert (status.phase, first.restart_count) == ("Pending", 0)
+        assert first.state.waiting == (reason, "hostPath /srv/data is not there")
+
+    drive(place, story)
+
+
 def test_what_the_runtime_cannot_honour_is_refused_with_a_sentence(place):
     async def story(agent: Agent) -> None:
         await agent.apply(pods_of(WEB.replace("image: host", "image: nginx")))
@@ -772,7 +923,10 @@ def test_while_the_journal_cannot_be_written_nothing_new_is_started_and_what_run
         await agent.apply(pods_of(WEB))
         await until(lambda: phase(agent, "web") == "Running")
 
-        def full(*_: object) -> None:
+        refused = []
+
+        def full(_: Journal, record: PodRecord) -> None:
+            refused.append(record)
             raise JournalError("the disk is full")
 
         with monkeypatch.context() as patched:
@@ -780,7 +934,7 @@ def test_while_the_journal_cannot_be_written_nothing_new_is_started_and_what_run
             with pytest.raises(JournalError):
                 await agent.apply(pods_of(pod("more")))
             place.runtime.end(Attempt("u-web", "server", 1), 1)
-            await asyncio.sleep(0.05)
+            await until(lambda: [one.pod.metadata.name for one in refused].count("web") >= 2)
             assert place.runtime.starts == [Attempt("u-web", "server", 1)]
         await until(lambda: len(place.runtime.starts) == 2)
 
@@ -831,6 +985,24 @@ def test_stopping_the_pods_leaves_nothing(place):
     asyncio.run(main())
     assert not place.runtime.running()
     assert not place.kernel.cgroups  # the root that was made for the pods is gone too
+
+
+def test_pods_that_are_being_stopped_can_be_killed(place):
+    async def main() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(WEB))
+            await until(lambda: phase(agent, "web") == "Running")
+            place.runtime.ignores_term = True
+            closing = asyncio.create_task(agent.close(stop_pods=True))
+            await until(lambda: len(place.runtime.stopped) == 1)
+            agent.kill_pods()
+            await closing
+
+    asyncio.run(main())
+    (_, patient), (_, at_once) = place.runtime.stopped
+    assert patient > at_once
+    assert at_once == 0
+    assert not place.runtime.running()
 
 
 def test_stopping_the_pods_stops_sidecars_last_and_backwards(place):
@@ -895,14 +1067,23 @@ def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch,
         calls.append(threading.current_thread() is threading.main_thread())
         checkpoint(journal)
 
+    looks = []
+    check_place = Journal.check_place
+
+    def looked(journal: Journal) -> None:
+        looks.append(journal)
+        check_place(journal)
+
     monkeypatch.setattr(Journal, "checkpoint", counted)
+    monkeypatch.setattr(Journal, "check_place", looked)
 
     async def story(agent: Agent) -> None:
         await until(lambda: len(calls) > 2)
         path = Path(place.directory, "journal.db")
         path.rename(path.with_suffix(".away"))
         await until(lambda: "was removed or replaced" in agent.not_ready())
-        await asyncio.sleep(0.05)  # in which it could be told many times
+        before = len(looks)
+        await until(lambda: len(looks) > before + 10)  # each look could report it once more
         path.with_suffix(".away").rename(path)
         await until(lambda: not agent.not_ready())
 
@@ -982,3 +1163,30 @@ def waits_for(agent: Agent, name: str) -> str:
     assert shown is not None
     (status,) = shown.status.container_statuses
     return status.state.waiting.reason if status.state.waiting else ""
+
+
+def test_the_next_agent_shows_the_same_times_of_a_pod_that_crashes_again_and_again(place):
+    probe = {"exec": {"command": ["x"]}, "periodSeconds": 1000}
+    container = {"name": "main", "image": "host", "command": ["x"], "readinessProbe": probe}
+    shown: list[tuple[str, str | None]] = []
+
+    def times(agent: Agent) -> list[tuple[str, str | None]]:
+        found = agent.pod("default/fails")
+        assert found is not None
+        return [(one.type, one.last_transition_time) for one in found.status.conditions]
+
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(pod("fails", containers=[container])))
+        await until(lambda: place.runtime.running() == {"main"})
+        for restart in range(2):
+            place.now += 5
+            place.runtime.end(place.runtime.starts[restart], 1)
+            await until(lambda: len(place.runtime.starts) == 2)
+        await until(lambda: waits_for(agent, "fails") == "CrashLoopBackOff")
+        shown.extend(times(agent))
+
+    async def second(agent: Agent) -> None:
+        assert times(agent) == shown
+
+    drive(place, first)
+    drive(place, second)

@@ -1,4 +1,4 @@
-"""Cores of one's own in the agent: resized in place, and told where too few are left."""
+"""Exclusive cores in the agent: resized in place, with an event where too few are left."""
 
 import asyncio
 

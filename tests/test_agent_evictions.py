@@ -73,24 +73,25 @@ def test_an_evicted_pod_comes_back_when_pressure_and_back_off_are_over(place):
             agent.watches.conditions.set("test", ["MemoryPressure"])
             evict(agent, place, "u-batch")
             await until(lambda: phase(agent, "batch") == "Failed")
-            await until(lambda: "BackOff" in reasons(agent, "batch"))
+            await until(lambda: "BackOff" in reasons(agent, "batch") and "u-batch" in place.runtime.removed)
             place.now += 11
-            look_at_the_clock(agent)
-            await asyncio.sleep(0.05)
-            assert phase(agent, "batch") == "Failed"  # the node is still under pressure
+            await look_at_the_clock(agent)
+            assert "Returning" not in reasons(agent, "batch")  # the node is still under pressure
+            assert phase(agent, "batch") == "Failed"
             agent.watches.conditions.set("test", [])
             await until(lambda: phase(agent, "batch") == "Running")
             assert "Returning" in reasons(agent, "batch")
             # The second time it waits for longer, and a restart of the agent does not change that.
             evict(agent, place, "u-batch")
             await until(lambda: reasons(agent, "batch").count("BackOff") == 2)
+        place.runtime.removed.clear()
         async with place.agent() as agent:
+            await until(lambda: "u-batch" in place.runtime.removed)
             place.now += 15
-            look_at_the_clock(agent)
-            await asyncio.sleep(0.05)
+            await look_at_the_clock(agent)
             assert phase(agent, "batch") == "Failed"
             place.now += 6
-            look_at_the_clock(agent)
+            await look_at_the_clock(agent)
             await until(lambda: phase(agent, "batch") == "Running")
 
     asyncio.run(story())
@@ -110,7 +111,7 @@ def test_a_pod_whose_disk_is_limited_comes_back_without_its_old_logs(place):
             await until(lambda: "BackOff" in reasons(agent, "batch") and "BackOff" in reasons(agent, "web"))
             assert place.runtime.removed_logs == []
             place.now += 11
-            look_at_the_clock(agent)
+            await look_at_the_clock(agent)
             await until(lambda: len(place.runtime.starts) == 4)
             assert place.runtime.removed_logs == ["u-batch"]  # of the other they may be read for longer
 
@@ -150,8 +151,7 @@ def test_an_evicted_pod_that_is_never_restarted_stays_away(place):
             evict(agent, place, "u-batch")
             await until(lambda: phase(agent, "batch") == "Failed")
             place.now += 1000
-            look_at_the_clock(agent)
-            await asyncio.sleep(0.05)
+            await look_at_the_clock(agent)
             assert phase(agent, "batch") == "Failed"
             assert "BackOff" not in reasons(agent, "batch")
 
@@ -177,10 +177,12 @@ def evict(agent: Agent, place: Place, uid: str) -> None:
     agent.watches.memory.recorder.evict(uid, "for the test", place.now)
 
 
-def look_at_the_clock(agent: Agent) -> None:
-    """Evicted pods are looked at whenever the node's conditions change."""
+async def look_at_the_clock(agent: Agent) -> None:
+    """The back-off looks at evicted pods whenever the node's conditions change, in the next turns of the loop."""
     agent.watches.conditions.set("clock", ["PIDPressure"])
     agent.watches.conditions.set("clock", [])
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 def phase(agent: Agent, name: str) -> str:

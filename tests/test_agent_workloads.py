@@ -324,3 +324,28 @@ def test_who_watches_learns_that_a_pod_is_gone_though_the_next_of_its_name_and_u
         assert types[-2:] == ["DELETED", "ADDED"]
 
     drive(place, story)
+
+
+@pytest.mark.parametrize("seconds", [36_000.0, -36_000.0])
+def test_a_clock_that_is_set_neither_ends_nor_lengthens_the_times_of_workloads(place, seconds):
+    async def story(agent: Agent) -> None:
+        text = manifest("Job", activeDeadlineSeconds=1000)
+        await apply(agent, text, manifest("Deployment", "d", replicas=1, minReadySeconds=60))
+        await until(lambda: len(names(agent)) == 2)
+        (first,) = (name for name in names(agent) if name.startswith("w-"))
+        place.runtime.end(attempt_of(place, agent, first), 1)
+        await until(lambda: status(agent, "Job/default/w").failed == 1)
+        place.clock.jump_seconds = seconds
+        agent.steps.want_step()
+        await agent.pod_loop.stepped()
+        assert status(agent, "Job/default/w").active == 0  # it waits for its back-off
+        assert not status(agent, "Job/default/w").conditions
+        assert status(agent, "Deployment/default/d").available_replicas == 0
+        place.now += 11
+        agent.steps.want_step()
+        await until(lambda: status(agent, "Job/default/w").ready == 1)
+        place.now += 50
+        agent.steps.want_step()
+        await until(lambda: status(agent, "Deployment/default/d").available_replicas == 1)
+
+    drive(place, story)

@@ -1,4 +1,4 @@
-"""Cgroups as people name them, and what they are told when that is not a path."""
+"""Cgroups as users name them, and the error where that is not a path."""
 
 import pytest
 

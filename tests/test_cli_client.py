@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.container import EphemeralContainer
 from evenkeel.api.pod import (
     ContainerState,
     ContainerStateRunning,
@@ -25,6 +26,8 @@ from evenkeel.api.pod import (
     PodStatus,
 )
 from evenkeel.cli.arguments import default_state_directory
+from evenkeel.cli.client import Client
+from evenkeel.cli.interactive import DEFAULT_CONTAINER, container_of
 from evenkeel.cli.main import main
 from evenkeel.journal.records import WARNING
 from evenkeel.quantity import Quantity
@@ -111,7 +114,7 @@ def test_without_an_agent_it_says_how_to_start_one(tmp_path, words):
 
 
 def test_an_agent_that_dies_in_the_middle_is_reported(tmp_path):
-    from evenkeel.server.listen import listen
+    from evenkeel.server.agent_socket import listen
 
     with listen(str(tmp_path)) as listening:
         listening.setblocking(True)
@@ -200,6 +203,18 @@ def test_manifests_are_read_by_the_agents_rules(tmp_path, manifest):
         code, _, err = run_command("apply", "-f", pod_level, state_dir=tmp_path)
     assert code == 1
     assert "spec.resources.requests" in err
+
+
+def test_apply_warns_of_a_pod_that_the_agent_will_not_run(tmp_path, manifest):
+    asking = manifest("web", **{"spec:": "spec:\n  hostPID: true"})
+    with served(FakeFront(), tmp_path):
+        code, out, err = run_command("apply", "-f", asking, state_dir=tmp_path)
+    assert (code, out) == (0, "pod/web created\n")
+    assert err.startswith(
+        f"warning: {asking}:1: the agent would refuse it: spec.hostPID: true reaches the host"
+    )
+    with served(FakeFront(KubeletConfiguration(allowed_host_access=("hostPID",))), tmp_path):
+        assert run_command("apply", "-f", asking, state_dir=tmp_path) == (0, "pod/web created\n", "")
 
 
 def test_a_file_without_pods_is_reported(cli, tmp_path):
@@ -310,9 +325,12 @@ def test_pods_in_a_table(cli, pods):
 def test_the_wide_table_has_class_amounts_and_the_reason(cli, pods, agent):
     waiting = ContainerStateWaiting("CrashLoopBackOff", "back-off 40s\x1b[31m")
     change(agent, "default/batch", container_statuses=(ContainerStatus("app", ContainerState(waiting)),))
+    change(agent, "default/web", pod_ip="10.89.0.2")
     lines = cli("get", "pods", "-o", "wide")[1].splitlines()
-    assert lines[0].split()[5:] == ["QOS", "CPU", "MEMORY", "PRIORITY", "REASON"]
-    assert lines[1].split()[5:] == ["Burstable", "500m/-", "64Mi/200Mi", "0"]
+    assert lines[0].split()[5:] == ["IP", "QOS", "CPU", "MEMORY", "PRIORITY", "REASON"]
+    assert lines[1].split()[5:] == ["10.89.0.2", "Burstable", "500m/-", "64Mi/200Mi", "0"]
+    assert lines[2].split()[5] == "<none>"
+    assert "IP:             10.89.0.2\n" in cli("describe", "web")[1]
     assert lines[2].split()[2] == "CrashLoopBackOff"
     assert lines[2].endswith("back-off 40s\\x1b[31m")
 
@@ -445,6 +463,9 @@ def test_events_in_a_table_and_for_a_program(cli, events):
     assert "Started" not in cli("events", "-n", "away")[1]
     assert "Started" in cli("events", "-A", "--most", "3")[1]
     assert cli("events", "nope") == (0, "", "no events\n")
+    assert cli("events", "--for", "pod/web") == cli("events", "pod/web") == cli("events", "web")
+    assert "deployment/web is not a pod" in cli("events", "--for", "deployment/web")[2]
+    assert "both name a pod" in cli("events", "web", "--for", "pod/web")[2]
 
 
 def test_events_are_followed(cli, events, agent):
@@ -536,6 +557,7 @@ def test_pods_by_use_against_request_and_limit(cli, pods):
         "NAME",
         "web",
     ]
+    assert cli("top", "--once", "web")[1].split()[8] == cli("top", "pod/web")[1].split()[8] == "web"
     assert len(cli("top", "-n", "elsewhere")[1].splitlines()) == 1
     assert "default/web" in cli("top", "-A")[1]
 
@@ -575,6 +597,9 @@ def test_logs_of_a_container(cli, pods, agent):
     code, out, err = cli("logs", "web")
     assert (code, out) == (0, "one\ntwo\nthree\n")
     assert err == "the log of app, the first of: app, logger\n"
+    annotated = agent.front.held["default/web"].metadata._replace(annotations={DEFAULT_CONTAINER: "logger"})
+    agent.call(agent.front.put, agent.front.held["default/web"]._replace(metadata=annotated))
+    assert cli("logs", "web") == (0, "other\n", "")
     assert cli("logs", "web", "-c", "logger") == (0, "other\n", "")
     assert cli("logs", "pod/web", "logger") == (0, "other\n", "")
     assert cli("logs", "web", "-c", "app", "--tail", "2")[1] == "two\nthree\n"
@@ -584,10 +609,28 @@ def test_logs_of_a_container(cli, pods, agent):
     assert together.splitlines()[2:] == ["[pod/web/app] three", "[pod/web/logger] other"]
 
 
+def test_an_ephemeral_container_is_named_and_its_log_read_like_any_other(cli, pods, agent):
+    agent.call(
+        agent.front.put,
+        agent.front.held["default/web"].with_ephemeral(EphemeralContainer("debugger", tty=True)),
+    )
+    assert "(Error: no room)" not in cli("logs", "web", "debugger")[2]
+    waiting = ContainerState(ContainerStateWaiting("Error", "no room"))
+    change(agent, "default/web", ephemeral_container_statuses=(ContainerStatus("debugger", waiting),))
+    assert "(Error: no room)" in cli("logs", "web", "debugger")[2]
+    write_log(agent, "web", "debugger", "found")
+    assert cli("logs", "web", "-c", "debugger") == (0, "found\n", "")
+    assert cli("logs", "web", "--all-containers")[1] == "found\n"
+    assert cli("completion", "containers", "web")[1] == "app\nlogger\ndebugger\n"
+    assert container_of(Client(agent.state_dir).pod("default", "web"), "debugger")["tty"]
+
+
 def test_logs_that_are_not_old(cli, pods, agent, monkeypatch):
     write_log(agent, "web", "app", "one", "two", "three")
     monkeypatch.setattr("evenkeel.cli.logs.time.time", lambda: 1_794_787_202.5)  # 2026-11-16T00:00:02.5Z
     assert cli("logs", "web", "app", "--since", "1s")[1] == "three\n"
+    code, _, err = cli("logs", "web", "app", "--since", "-5")
+    assert (code, '"-5" is less than 0' in err) == (2, True)
 
 
 def test_logs_of_the_attempt_before(cli, pods, agent):
@@ -596,6 +639,36 @@ def test_logs_of_the_attempt_before(cli, pods, agent):
     write_log(agent, "web", "app", "again", attempt=2)
     assert cli("logs", "web", "app")[1] == "again\n"
     assert cli("logs", "web", "app", "--previous")[1] == "it crashed\n"
+
+
+def test_a_container_that_has_begun_again_and_said_nothing_has_an_empty_log(cli, pods, agent):
+    """That of the run before is not its own."""
+    write_log(agent, "web", "app", "it crashed", attempt=1)
+    running = ContainerState(running=ContainerStateRunning("2026-11-16T00:00:00Z"))
+    change(agent, "default/web", container_statuses=(ContainerStatus("app", running, restart_count=1),))
+    assert cli("logs", "web", "app") == (0, "", "")
+    assert cli("logs", "web", "app", "--previous") == (0, "it crashed\n", "")
+    write_log(agent, "web", "app", "again", attempt=2)
+    assert cli("logs", "web", "app") == (0, "again\n", "")
+
+
+@pytest.mark.parametrize("is_being_started", [False, True])
+def test_the_previous_log_of_a_container_that_waits_for_its_restart_is_its_last_one(
+    cli, pods, agent, is_being_started
+):
+    write_log(agent, "web", "app", "first", attempt=1)
+    write_log(agent, "web", "app", "second", attempt=2)
+    if is_being_started:
+        write_log(agent, "web", "app", attempt=3)  # a container runtime makes it before the program runs
+    status = ContainerStatus(
+        "app",
+        ContainerState(ContainerStateWaiting("CrashLoopBackOff")),
+        ContainerState(terminated=ContainerStateTerminated(1, container_id="run/2")),
+        restart_count=2 if is_being_started else 1,
+        container_id="run/3" if is_being_started else "run/2",
+    )
+    change(agent, "default/web", container_statuses=(status,))
+    assert cli("logs", "web", "app", "--previous") == (0, "second\n", "")
 
 
 def test_logs_without_an_agent(cli, pods, agent):
@@ -614,7 +687,7 @@ def test_logs_without_an_agent(cli, pods, agent):
     [
         (("web", "-c", "nope"), "pod web has no container nope: it has app, logger"),
         (("web", "-f", "-p"), "the previous attempt has ended"),
-        (("../../etc",), "cannot name a directory"),
+        (("pod/../../etc",), '"pod/../../etc" is not KIND/NAME'),
         (("web", "-c", "../x"), "has no container ../x"),
         (("web", "app", "--all-containers"), "contradict each other"),
     ],

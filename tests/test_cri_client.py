@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import os
+import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,15 +12,24 @@ from typing import Any
 
 import pytest
 
+from evenkeel.api.container import EphemeralContainer
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage
-from evenkeel.runtime.cri import container_start, cri_runtime, cri_status, runtime_link
+from evenkeel.runtime.cri import (
+    container_calls,
+    container_start,
+    cri_runtime,
+    cri_status,
+    log_rotation,
+    runtime_link,
+)
 from evenkeel.runtime.cri import cri_pb2 as pb
+from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER
 from evenkeel.runtime.cri.cri_connection import Connection
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
-from evenkeel.runtime.interface import Attempt, Exited, NoImage, RuntimeLost, StartFailed
-from evenkeel.runtime.log_relay import rotate_log
+from evenkeel.runtime.cri.log_rotation import to_rotate
+from evenkeel.runtime.interface import Attempt, Exited, Launch, NoImage, NotPrepared, RuntimeLost, StartFailed
 from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.procfs import process_at
 from tests.cri_launches import POD, WITHIN_SECONDS, launch, opened, runtime_at, until
@@ -76,6 +87,62 @@ def test_a_container_is_started_once_however_often_it_is_asked_for(story):
             assert first.id.startswith("fake://container")
             assert fake.counted("StartContainer") == fake.counted("CreateContainer") == 1
             assert dict(runtime.placed("u-1") or ())["main"] == fake.running()[0]
+
+    story(tell)
+
+
+def debugger(name: str = "debugger", **more: Any) -> Launch:
+    """The start of an ephemeral container beside the container of `launch`."""
+    asked = launch()
+    one = EphemeralContainer(name, "local/busybox:1", ("a",), target_container_name="main")
+    pod = asked.pod.with_ephemeral(one)
+    pod = pod._replace(spec=pod.spec._replace(**more))
+    return asked._replace(attempt=Attempt("u-1", name, 1), pod=pod, container=one.container)
+
+
+def test_an_ephemeral_container_enters_the_process_namespace_of_its_target(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            with pytest.raises(
+                StartFailed, match='container "main", whose processes it is to see, does not run'
+            ):
+                await runtime.start(debugger())
+            main = await runtime.start(launch())
+            await runtime.start(debugger())
+            options = list(fake.containers.values())[-1].config.linux.security_context.namespace_options
+            assert options.pid == pb.NamespaceMode.TARGET
+            assert main.id.endswith(options.target_id)
+            assert options.target_id
+            await runtime.start(debugger("another", share_process_namespace=True))
+            options = list(fake.containers.values())[-1].config.linux.security_context.namespace_options
+            assert (options.pid, options.target_id) == (pb.NamespaceMode.POD, "")
+
+    story(tell)
+
+
+def test_a_start_whose_containers_cannot_be_listed_is_tried_again_and_then_fails(story, monkeypatch):
+    """What the agent itself lists is not refused: the runtime is there."""
+    monkeypatch.setattr(container_start, "_LONGEST_WAIT_SECONDS", 0.2)
+    of_target: list[str] = []
+    of_attempt: list[str] = []
+
+    def refuse(labels: dict[str, str]) -> None:
+        if CONTAINER in labels:
+            asked = of_attempt if ATTEMPT in labels else of_target
+            asked.append(labels[CONTAINER])
+            if asked is of_target or len(of_attempt) < 5:
+                raise FileExistsError("the list is locked")
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            fake.on_list = refuse
+            with pytest.raises(StartFailed, match="the list is locked"):
+                await runtime.start(debugger())
+            assert len(fake.containers) == 1
+            assert len(of_attempt) == 5, "it fails when it is known that nothing of it is left"
+            fake.on_list = lambda _: None
+            assert (await runtime.start(debugger())).exit is None
 
     story(tell)
 
@@ -142,6 +209,22 @@ def test_a_start_that_hangs_is_not_said_to_have_failed_before_nothing_of_it_is_l
     story(tell)
 
 
+def test_a_pod_waits_for_a_sandbox_that_the_runtime_cannot_make(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.refuses["RunPodSandbox"] = "failed to setup network"
+            with pytest.raises(NotPrepared, match="failed to setup network") as refused:
+                await runtime.start(launch())
+            assert (refused.value.reason, refused.value.event) == (
+                "ContainerCreating",
+                "FailedCreatePodSandBox",
+            )
+            del fake.refuses["RunPodSandbox"]
+            assert (await runtime.start(launch())).exit is None
+
+    story(tell)
+
+
 def test_what_the_runtime_says_of_a_start_that_failed_is_said_and_nothing_is_left(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -179,6 +262,30 @@ def test_the_kernels_count_is_read_before_the_runtime_is_asked_which_removes_the
             container.kill()
             event = await next_event(runtime, Exited)
             assert (event.exit.oom_kills, event.exit.is_oom_killed) == (1, False)
+
+    story(tell)
+
+
+def test_an_end_that_the_runtime_is_slow_to_notice_is_waited_for(story, monkeypatch):
+    """The kernel tells of the end when the process becomes a zombie. The runtime reaps it, and knows of the end, some
+    time later."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            container = fake.containers[fake.running()[0]]
+            monkeypatch.setattr(runtime_link, "LIST_SECONDS", 3600.0)
+            looks = fake.counted("ListContainers")
+            await until(lambda: fake.counted("ListContainers") > looks)  # the last one
+            fake.oom_kills[container.cgroup] = 1
+            container.is_unnoticed = True
+            assert container.process is not None
+            asked = fake.counted("ContainerStatus")
+            container.process.send_signal(signal.SIGKILL)
+            await until(lambda: fake.counted("ContainerStatus") > asked + 2)
+            container.is_unnoticed = False
+            event = await next_event(runtime, Exited)
+            assert (event.exit.exit_code, event.exit.oom_kills) == (137, 1)
 
     story(tell)
 
@@ -419,6 +526,35 @@ def test_other_settings_of_a_running_container_are_told_once_it_is_there_to_list
     story(tell)
 
 
+def test_settings_that_one_call_did_not_take_are_told_again(story):
+    """The runtime answers everything else, so it is not away, and does not come back."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            fake.loses.add("UpdateContainerResources")
+            await runtime.update(launch().attempt, (Setting("memory.min", "1", "", ""),))
+            assert fake.counted("UpdateContainerResources") == 1
+            await until(lambda: fake.counted("UpdateContainerResources") == 2)
+
+    story(tell)
+
+
+def test_a_runtime_that_refuses_to_tell_of_a_container_is_not_asked_without_a_pause(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.refuses["ContainerStatus"] = "just now it cannot be read"
+            begun = asyncio.create_task(runtime.start(launch()))
+            await until(lambda: fake.counted("ContainerStatus"))
+            began = time.monotonic()
+            await asyncio.sleep(1.0)
+            assert fake.counted("ContainerStatus") <= 2 + (time.monotonic() - began) / 0.2
+            del fake.refuses["ContainerStatus"]
+            assert (await begun).exit is None
+
+    story(tell)
+
+
 def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -434,7 +570,7 @@ def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
 
 
 def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(story, monkeypatch):
-    monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
+    monkeypatch.setattr(log_rotation, "_SECONDS", 0.01)
 
     async def tell(fake: FakeCri, directory: str) -> None:
         log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"
@@ -448,15 +584,37 @@ def test_a_log_that_an_agent_moved_aside_before_it_was_killed_is_opened_anew(sto
     story(tell)
 
 
+def test_a_runtime_that_makes_no_log_is_not_asked_for_it_at_each_look(story, monkeypatch):
+    looks = []
+
+    def counted(*of: Any) -> Any:
+        looks.append(of[0])
+        return to_rotate(*of)
+
+    monkeypatch.setattr(log_rotation, "_SECONDS", 0.01)
+    monkeypatch.setattr(log_rotation, "to_rotate", counted)
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        fake.refuses["ReopenContainerLog"] = "not now"
+        Path(state_paths(directory).container_logs("default", "web", "u-1", "main")).mkdir(parents=True)
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await until(lambda: len([logs for logs in looks if logs]) > 15)
+            seen = len([logs for logs in looks if logs])
+            assert 0 < fake.counted("ReopenContainerLog") <= seen // 2
+
+    story(tell)
+
+
 def test_a_log_is_put_back_if_the_runtime_opens_no_new_one_and_never_over_a_new_one(story, monkeypatch):
     looks = []
 
     def counted(*of: Any) -> Any:
         looks.append(of)
-        return rotate_log(*of)
+        return to_rotate(*of)
 
-    monkeypatch.setattr(cri_runtime, "_ROTATION_SECONDS", 0.01)
-    monkeypatch.setattr(cri_runtime, "rotate_log", counted)
+    monkeypatch.setattr(log_rotation, "_SECONDS", 0.01)
+    monkeypatch.setattr(log_rotation, "to_rotate", counted)
 
     async def tell(fake: FakeCri, directory: str) -> None:
         log = Path(state_paths(directory).container_logs("default", "web", "u-1", "main")) / "1.log"
@@ -537,7 +695,7 @@ def test_nothing_of_a_removed_pod_is_left(story):
 
 
 def test_a_start_that_was_cut_off_is_no_end_and_is_done_again(story):
-    """As containerd leaves it when whoever asked is killed: ended, and never begun."""
+    """As containerd leaves it when its client is killed: ended, and never begun."""
 
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -612,6 +770,42 @@ def test_a_container_that_is_being_made_for_a_former_agent_is_waited_for(story):
     story(tell)
 
 
+def test_a_sandbox_that_is_made_while_sandboxes_are_listed_stays_known(story, monkeypatch):
+    """The list is older than the sandbox, and is answered later. Without its sandbox the pod would have no address."""
+
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            fake.held["ListPodSandbox"] = asyncio.Event()
+            lists = fake.counted("ListPodSandbox")
+            await until(lambda: fake.counted("ListPodSandbox") > lists)
+            monkeypatch.setattr(runtime_link, "LIST_SECONDS", 3600.0)
+            await runtime.start(launch())
+            fake.held.pop("ListPodSandbox").set()
+            await runtime.images_usage()  # an answer that comes after that of the list
+            await runtime.start(launch(2))
+            assert dict(runtime.placed("u-1") or ())[""] in fake.sandboxes
+            assert fake.counted("RunPodSandbox") == 1
+
+    story(tell)
+
+
+def test_a_container_that_the_runtime_does_not_get_removed_holds_up_no_list(story, monkeypatch):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            await runtime.stop(launch().attempt, 1)
+            fake.hangs.add("RemoveContainer")
+            monkeypatch.setattr(container_calls, "_REMOVE_SECONDS", 0.05)
+            await runtime.forget(launch().attempt)
+            monkeypatch.setattr(container_calls, "_REMOVE_SECONDS", 3600.0)
+            removals = fake.counted("RemoveContainer")
+            await until(lambda: fake.counted("RemoveContainer") > removals)
+            lists = fake.counted("ListContainers")
+            await until(lambda: fake.counted("ListContainers") > lists + 2)
+
+    story(tell)
+
+
 def test_a_sandbox_of_a_pod_that_is_gone_is_removed(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -626,7 +820,7 @@ def test_a_sandbox_of_a_pod_that_is_gone_is_removed(story):
 
 
 def test_a_sandbox_that_was_never_made_whole_is_removed_and_one_with_a_container_stays(story):
-    """As containerd 1.6 leaves one, with a process in the pod's cgroup, when whoever asked for it is killed."""
+    """As containerd 1.6 leaves one, with a process in the pod's cgroup, when its client is killed."""
 
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
@@ -649,7 +843,7 @@ def test_a_runtime_without_user_namespaces_gets_no_pod_that_needs_one(story):
             asked = launch(1, OWN_USERS)
             refused = runtime.refusal(asked.pod)
             assert refused is not None
-            assert "spec.hostUsers: false cannot be had: fake 1 does not say" in refused.message
+            assert "spec.hostUsers: false is not supported: fake 1 does not say" in refused.message
             assert runtime.refusal(launch().pod) is None
             # An agent with another runtime has accepted it.
             with pytest.raises(StartFailed, match="user namespaces"):

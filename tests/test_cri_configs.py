@@ -1,10 +1,11 @@
-"""What is asked of a container runtime: labels that find a container again, mounts, and nobody's way to the state."""
+"""The messages to a container runtime: labels that find a container again, and mounts that never lead to the state."""
 
 import sys
 
 import pytest
 
-from evenkeel.api.container import SecurityContext
+from evenkeel.api.container import EphemeralContainer, SecurityContext
+from evenkeel.api.decode import Findings, decode
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
@@ -14,7 +15,7 @@ from evenkeel.runtime.cri.cri_connection import chosen, require_libraries, socke
 from evenkeel.runtime.cri.cri_refusals import refusal
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.security import Granted
-from tests.test_cri_client import launch
+from tests.cri_launches import launch
 
 PATHS = StatePaths("/var/lib/evenkeel")
 POD = """
@@ -183,6 +184,17 @@ def test_a_privileged_container_is_handed_on_with_its_sandbox():
     for one, is_privileged in ((asked, True), (launch(1, POD), False)):
         config = sandbox_config(one, PATHS, Naming.CGROUPFS, 0)
         assert config.linux.security_context.privileged == is_privileged
+
+
+def test_an_ephemeral_container_may_trace_only_if_its_launch_says_so():
+    context = decode(SecurityContext, {"capabilities": {"add": ["SYS_PTRACE"]}}, Findings())
+    one = EphemeralContainer("debugger", "x:1", ("sh",), security_context=context)
+    asked = launch(1, POD)
+    asked = asked._replace(pod=asked.pod.with_ephemeral(one), container=one.container)
+    for may_trace in (False, True):
+        config = container_config(asked._replace(may_trace=may_trace), PATHS)
+        given = config.linux.security_context.capabilities.add_capabilities
+        assert ("SYS_PTRACE" in given) == may_trace
 
 
 @pytest.mark.req("A24")

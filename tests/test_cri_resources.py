@@ -1,4 +1,4 @@
-"""What a container runtime is told of a container: the plan's own settings, each in the field that it has for it."""
+"""The resources in the messages to a container runtime: the plan's own settings, each in its field."""
 
 import json
 

@@ -146,11 +146,51 @@ def test_a_pod_whose_bytes_were_hidden_by_those_that_others_freed_is_walked_agai
     clock = Clock()
     measuring = storage(paths, clock)
     one = walked(measuring)
-    lost_to(measuring, 100 * MIB - 1)
+    lost_to(measuring, 100 * MIB)  # as much was freed as was written since
     clock.now += 19
     assert measuring.due() is None
     clock.now += 1
     assert measuring.due() is one
+
+
+@pytest.mark.req("B12")
+def test_each_of_many_pods_has_its_turn(paths):
+    clock = Clock()
+    measuring = storage(paths, clock)
+    # More than can be walked, one a second, before the first is due again.
+    pods = [target(pod_of(MANIFEST.replace("u1", f"u{number}"))) for number in range(40)]
+    measuring.follow(pods)
+    lost_to(measuring, 1000 * MIB)
+    seen: list[PodTarget] = []
+    while len(seen) < 3 * len(pods):
+        one = measuring.due()
+        assert one is not None
+        measuring.measure(one)
+        seen.append(one)
+        clock.now += 1
+    assert seen == pods * 3
+
+
+@pytest.mark.req("B12")
+def test_a_pod_that_is_always_near_its_limit_does_not_keep_others_waiting(paths):
+    clock = Clock()
+    measuring = storage(paths, clock)
+    near = target(pod_of(MANIFEST.replace("30Mi", "10Mi")))
+    other = target(pod_of(MANIFEST.replace("u1", "u2")))
+    measuring.follow([near, other])
+    lost_to(measuring, 1000 * MIB)
+    measuring.measure(near)
+    measuring.measure(other)
+    seen = []
+    for second in range(1, 30):
+        clock.now += 1
+        lost_to(measuring, (1000 - second) * MIB)
+        one = measuring.due()
+        assert one is not None
+        measuring.measure(one)
+        seen.append(one)
+    assert seen.count(other) == 1
+    assert seen.count(near) == 28
 
 
 def test_a_walk_is_as_dear_as_the_cpu_it_takes_however_long_it_waits_for_it(paths):

@@ -114,15 +114,39 @@ def test_a_slice_is_as_large_as_asked_for_and_all_of_them_are_the_whole(tmp_path
     assert walk.usage == du(tmp_path)
 
 
-def test_a_directory_moved_away_during_the_walk_ends_it_and_is_admitted(tmp_path: Path):
-    tree = tmp_path / "tree"
-    write(tree / "a" / "b" / "file", 10)
-    walk = Walk(str(tree))
-    walk.advance(4)  # the entry a, into it, the entry b, into that
-    (tree / "a" / "b").rename(tmp_path / "elsewhere")
+def test_directories_that_are_moved_all_the_time_hide_nothing_beside_them(tmp_path: Path):
+    places = [tmp_path / f"place{number}" for number in range(8)]
+    for place in places:
+        write(place / "holds", 100_000)
+        write(place / "moves" / "deeper" / "file", 10)
+    (tmp_path / "other").mkdir()
+    walk, is_moved = Walk(str(tmp_path)), False
     while not walk.is_done:
-        walk.advance(100)
+        walk.advance(1)
+        for place in places:  # as often as a container could
+            ways = (place / "moves", tmp_path / "other" / place.name)
+            ways[is_moved].rename(ways[not is_moved])
+        is_moved = not is_moved
+    assert walk.usage.used_bytes >= len(places) * 100_000
+    assert walk.usage.inodes >= 2 * len(places) + 1
+
+
+def test_a_directory_moved_away_deep_below_is_admitted_and_what_is_above_is_counted(tmp_path: Path):
+    tree = tmp_path / "tree"
+    names = [f"d{number}" for number in range(80)]
+    write(tree.joinpath(*names) / "file", 10)
+    for number in range(10):  # some of them come after the deep one, in any order
+        write(tree / f"a{number}" / "above", 100_000)
+    walk, is_moved = Walk(str(tree)), False
+    while not walk.is_done:
+        walk.advance(1)
+        # It is deeper than that directory then, which is deeper than those that stay open.
+        if not is_moved and walk.usage.inodes >= 88:
+            tree.joinpath(*names[:60]).rename(tmp_path / "elsewhere")
+            is_moved = True
+    assert is_moved
     assert not walk.is_whole
+    assert walk.usage.used_bytes >= 1_000_000
 
 
 @alone
@@ -150,3 +174,24 @@ def test_files_without_a_name_are_found_through_who_holds_them(tmp_path: Path):
         os.close(copy)
         assert held.used_bytes >= 500_000
         assert walked(str(tmp_path)) == Usage()
+
+
+def test_a_file_of_another_filesystem_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its server may not answer. It is called as the kernel calls deleted files."""
+    device = tmp_path.stat().st_dev
+    asked: list[str] = []
+    real_stat = os.stat
+
+    def noted(path, *args, **options):
+        asked.append(str(path))
+        return real_stat(path, *args, **options)
+
+    elsewhere = Path("/dev/shm") / f"evenkeel-test-{os.getpid()} (deleted)"
+    with elsewhere.open("wb") as file:
+        try:
+            monkeypatch.setattr(os, "stat", noted)
+            unlinked_usage([os.getpid()], [device])
+        finally:
+            monkeypatch.undo()
+            elsewhere.unlink()
+        assert f"/proc/{os.getpid()}/fd/{file.fileno()}" not in asked

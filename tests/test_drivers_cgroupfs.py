@@ -261,6 +261,32 @@ def test_a_cgroup_that_one_hierarchy_lacks_is_not_there(tmp_path: Path):
     driver.close()
 
 
+class Leaving(V1Driver):
+    """Under which the last process leaves a cgroup after its removal was begun."""
+
+    process: Path
+
+    def _before_removal(self, path: str) -> None:
+        super()._before_removal(path)
+        self.process.rmdir()
+
+
+def test_a_cgroup_leaves_the_hierarchies_of_others_too_when_its_last_process_leaves_meanwhile(tmp_path: Path):
+    for directory in ("memory", "systemd"):
+        (tmp_path / directory / "top/c").mkdir(parents=True)
+    driver = Leaving(
+        Mounts({"memory": str(tmp_path / "memory")}, others=(str(tmp_path / "systemd"),)), Bounds("/top")
+    )
+    driver.process = tmp_path / "systemd/top/c/process"  # what keeps a directory from being removed
+    driver.process.mkdir()
+
+    driver.remove("/top/c")
+
+    assert not (tmp_path / "memory/top/c").exists()
+    assert not (tmp_path / "systemd/top/c").exists()
+    driver.close()
+
+
 def test_a_low_limit_on_open_files_is_raised(mount: Path):
     wanted = crowd(mount)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

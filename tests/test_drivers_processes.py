@@ -1,4 +1,4 @@
-"""Waiting for processes to die: the kernel tells, and nobody waits longer than that."""
+"""Waiting for processes to die: the kernel reports it, and the wait ends at once."""
 
 import os
 import signal

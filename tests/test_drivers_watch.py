@@ -1,4 +1,4 @@
-"""Directories that are watched: quiet until something comes or goes, and again after that was told."""
+"""Directories that are watched: quiet until something is added or removed, and again after that was reported."""
 
 import os
 from collections.abc import Iterator

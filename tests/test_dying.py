@@ -1,5 +1,6 @@
 """Processes on their way out; on real kernels, with their memory: tests/kernel/test_evictions.py."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,19 +21,40 @@ def sleeping() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def test_only_those_who_are_still_there_are_killed(sleeping):
     stays, goes = sleeping
-    dying = Dying([stays.pid, goes.pid])
-    assert dying.kill({goes.pid})
+    reads = [{stays.pid, goes.pid}, {goes.pid}, {goes.pid}]
+    dying = Dying(lambda: reads.pop(0))
+    dying.kill()
+    assert dying.are_all()
     assert goes.wait(30) == -signal.SIGKILL
     assert stays.poll() is None
     dying.close()
+    assert dying.is_closed
 
 
 def test_a_kill_that_may_have_missed_somebody_says_so(sleeping):
     first, second = sleeping
-    dying = Dying([first.pid])
-    assert not dying.kill(set())  # nobody was found, which need not mean that nobody is there
-    assert not dying.kill({first.pid, second.pid})
+    nobody = Dying(set)  # nobody was found, which need not mean that nobody is there
+    nobody.kill()
+    assert not nobody.are_all()
+    reads = [{first.pid}, {first.pid}, {first.pid, second.pid}, set()]
+    dying = Dying(lambda: reads.pop(0))
+    dying.kill()
+    assert not dying.are_all()
     assert first.wait(30) == -signal.SIGKILL
     assert second.poll() is None
-    assert dying.kill({first.pid})  # gone already
+    dying.kill()  # gone already
+    assert dying.are_all()
+    dying.close()
+
+
+def test_a_number_that_may_be_anothers_by_now_gets_no_real_time_priority(sleeping, monkeypatch):
+    """The thread that hurries the killed processes may come to it after they have ended and were reaped."""
+    hurried = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, *_: hurried.append(pid))
+    first, second = sleeping
+    dying = Dying(lambda: {first.pid, second.pid})
+    first.kill()
+    first.wait()
+    dying.hurry()
+    assert hurried == [second.pid]
     dying.close()

@@ -218,7 +218,7 @@ def test_the_ranking_is_one_order_whatever_order_the_pods_come_in(pods, shuffled
 @pytest.mark.req("A20", "E13")
 @given(pods=nodes_full_of_pods(), **rankings)
 def test_leaving_a_pod_out_leaves_the_order_of_the_others(pods, resource, **settings):
-    """What makes it a total order: of any two pods, who goes first does not depend on a third."""
+    """What makes it a total order: of any two pods, which one is evicted first does not depend on a third."""
     ranked = rank(pods, resource, **settings)
     for left_out in pods:
         others = [one for one in pods if one is not left_out]

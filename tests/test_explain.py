@@ -254,7 +254,7 @@ def test_what_has_no_effect_is_warned_of(explain):
     assert code == 0
     assert (
         err
-        == "warning: web.yaml:5: spec.setHostnameAsFQDN: true cannot be had here: a pod has no domain here; write "
+        == "warning: web.yaml:5: spec.setHostnameAsFQDN: true is not supported here: a pod has no domain here; write "
         "hostname instead\n"
     )
 

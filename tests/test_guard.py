@@ -1,4 +1,4 @@
-"""The guard, with files in a directory in place of cgroups. On real kernels: tests/kernel/test_relief.py."""
+"""The guard, with files in a directory in place of cgroups. On real kernels: tests/kernel/test_mitigation.py."""
 
 import os
 import select

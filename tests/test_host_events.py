@@ -159,20 +159,22 @@ def test_events_that_wait_are_given_after_the_end():
 
 
 @alone
-def test_cancelling_whoever_listens_closes_every_descriptor(tmp_path):
+def test_a_cancelled_listener_closes_every_descriptor(tmp_path):
     (tmp_path / "kid").mkdir()
     (tmp_path / "kid" / "memory.events").write_text(MEMORY_EVENTS)
 
-    async def listen():
+    async def listen(listening):
         async with EventStream() as stream:
             stream.add(Pipe(), "/a")
             stream.watch_memory_events("/kid", str(tmp_path / "kid"))
+            listening.set()
             async for _ in stream:
                 pass
 
     async def job():
-        task = asyncio.create_task(listen())
-        await asyncio.sleep(0.01)
+        listening = asyncio.Event()
+        task = asyncio.create_task(listen(listening))
+        await listening.wait()
         during = descriptors()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -429,6 +431,16 @@ def test_an_oom_is_told_before_its_kill_is_counted_and_the_kill_is_counted_once(
     assert list(source.ready()) == [OomNotified("/a", 3, 0)]
     assert list(source.ready()) == []
     source.close()
+
+
+@alone
+def test_nothing_stays_open_of_a_cgroup_that_is_removed_while_it_is_subscribed_to(v1):
+    (v1 / "memory.oom_control").unlink()
+    (v1 / "memory.oom_control").mkdir()  # it can be opened, and not be read
+    before = descriptors()
+    with pytest.raises(OSError, match="directory"):
+        OomNotification("/a", str(v1))
+    assert descriptors() == before
 
 
 def test_looking_again_comes_to_an_end(v1):

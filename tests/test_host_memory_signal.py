@@ -8,7 +8,7 @@ from evenkeel.api.config import Profile
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import parse_meminfo
-from evenkeel.host.memory_figures import cgroup_memory, node_memory, protected_cache_bytes
+from evenkeel.host.memory_figures import Reading, cgroup_memory, node_memory
 
 MI = 1 << 20
 MEMINFO = parse_meminfo(
@@ -27,7 +27,6 @@ def test_the_nodes_signal_is_what_the_kernel_says_is_available():
 
 def test_in_the_kubernetes_profile_it_is_capacity_less_the_working_set():
     assert node_memory(MEMINFO, Profile.KUBERNETES) == (400 * MI, 600 * MI)
-    assert node_memory(MEMINFO, Profile.KUBERNETES, root_working_set_bytes=250 * MI) == (750 * MI, 250 * MI)
 
 
 @pytest.mark.req("E3")
@@ -39,13 +38,11 @@ def test_a_cgroups_signal_is_its_limit_less_what_cannot_be_dropped():
 
 @pytest.mark.req("E3")
 def test_cache_that_memory_min_protects_is_not_available():
-    inside = statistics(80 * MI, droppable=50 * MI)
-    assert protected_cache_bytes(inside, 0) == 0
-    assert protected_cache_bytes(inside, 30 * MI) == 0  # all above the protection is cache, and can go
-    assert protected_cache_bytes(inside, 40 * MI) == 10 * MI
-    assert protected_cache_bytes(inside, 100 * MI) == 50 * MI
-    assert cgroup_memory(inside, 100 * MI, protected_bytes=10 * MI) == (60 * MI, 40 * MI)
-    assert node_memory(MEMINFO, protected_bytes=10 * MI) == (590 * MI, 410 * MI)
+    inside = Reading(80 * MI, 0, droppable_bytes=50 * MI, reclaimable_bytes=0)
+    assert inside.protected_bytes(0) == 0
+    assert inside.protected_bytes(30 * MI) == 0  # all above the protection is cache, and can go
+    assert inside.protected_bytes(40 * MI) == 10 * MI
+    assert inside.protected_bytes(100 * MI) == 50 * MI
 
 
 AMOUNTS = st.integers(0, 1 << 44)
@@ -62,7 +59,7 @@ def test_both_figures_together_are_the_limit(usage, droppable, working_set, limi
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS)
 def test_protection_never_holds_more_than_there_is(usage, droppable, minimum):
-    assert 0 <= protected_cache_bytes(statistics(usage, droppable), minimum) <= droppable
+    assert 0 <= Reading(usage, 0, droppable, 0).protected_bytes(minimum) <= droppable
 
 
 def test_a_meminfo_without_the_figure_is_named():

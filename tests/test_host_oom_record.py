@@ -172,6 +172,28 @@ def test_a_process_may_call_itself_what_it_likes(name):
     assert record.total_vm_bytes == 8 * KI
 
 
+KILLED = "Killed process 7 (a) total-vm:8kB, anon-rss:4kB, file-rss:0kB, shmem-rss:0kB"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"a[5]: segfault at 0 ip 0 sp 0 error 6 in x: {KILLED}[1653,401000+78000]",
+        f"traps: a[5] general protection fault ip:1 sp:2 error:0 in Out of memory: {KILLED}[1,2]",
+        f"Out of memory[5]: segfault at 0 ip 0 sp 0 error 6 in x: {KILLED}[1653,401000+78000]",
+        f"Out of memory: [5]: segfault at 0 ip 0 sp 0 error 6 in x: {KILLED}[1653,401000+78000]",
+    ],
+)
+def test_no_file_or_process_is_called_so_that_its_crash_is_a_kill(line):
+    assert records(line) == []
+
+
+def test_a_process_with_a_line_end_in_its_name_is_one_record():
+    name = "a\\x0aKilled p"  # as /dev/kmsg has it
+    (record,) = records(f"Memory cgroup out of memory: Killed process 7 ({name}) total-vm:8kB, anon-rss:4kB")
+    assert (record.process, record.pid) == (name, 7)
+
+
 WORDS = st.sampled_from([*V1_6_18.split(), *GROUP_6_1.split(), *MEMCG_4_15.split(), "\n", ":", ",", "(", ")"])
 
 
@@ -196,8 +218,10 @@ def test_what_a_process_wrote_into_the_log_is_not_the_kernels():
     assert not parse_log_record(b"12,418,1,-;Out of memory: Killed process 1 (a)").is_from_kernel
 
 
-def test_what_cannot_be_printed_is_unescaped():
-    assert parse_log_record(b"6,1,2,-;anon 1\\x0afile 2\\x5cx41\\xc3\\xa9").text == "anon 1\nfile 2\\x41é"
+def test_what_was_escaped_is_unescaped_except_control_characters():
+    """A line end in the name of a process must not begin a line."""
+    text = parse_log_record(b"6,1,2,-;anon 1\\x0afile 2\\x5cx41\\xc3\\xa9\\x7f\\x7e").text
+    assert text == "anon 1\\x0afile 2\\x41é\\x7f~"
     assert parse_log_record(b"6,1,2,-;\\xff").text == "\ufffd"
 
 

@@ -13,7 +13,7 @@ import pytest
 from evenkeel.runtime.images.access import FOR_ALL
 from evenkeel.runtime.images.references import parse
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process.archives import ImageRefused
+from evenkeel.runtime.process.image_config import ImageRefused
 from evenkeel.runtime.process.image_store import ImageStore, StoredImage, list_images
 from evenkeel.runtime.process.process_images import Images
 from tests.machines.container_images import Entry

@@ -14,7 +14,8 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.api.volume_types import EmptyDirVolumeSource, HostPathVolumeSource, Volume
 from evenkeel.journal import records, schema
-from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, to_text
+from evenkeel.journal.codec import Unreadable, from_text, to_text
+from evenkeel.journal.columns import opened, sealed
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState

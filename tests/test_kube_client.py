@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from evenkeel.errors import EvenkeelError
 from evenkeel.kube.client import ApiError, Backoff, Client, error_of, path_of
 from evenkeel.kube.connection import Unreachable
 from evenkeel.kube.credentials import Credentials
@@ -164,7 +165,14 @@ def test_a_server_with_a_foreign_certificate_is_not_talked_to(tmp_path):
     story(tmp_path, answer, told)
 
 
-def watched(directory, answers, told_at_the_end: list[object], *, asked: list[str] | None = None) -> None:
+def watched(
+    directory,
+    answers,
+    told_at_the_end: list[object],
+    *,
+    asked: list[str] | None = None,
+    heard: Heard | None = None,
+) -> None:
     """Runs a watch over these answers, one for each request; the last one stays open."""
     left = list(answers)
 
@@ -177,10 +185,10 @@ def watched(directory, answers, told_at_the_end: list[object], *, asked: list[st
             await asyncio.Event().wait()
 
     async def told(server: ApiServer, client: Client) -> None:
-        heard = Heard()
-        task = asyncio.create_task(Watch(client, "/api/v1/pods", heard, "pods").run())
+        handler = heard or Heard()
+        task = asyncio.create_task(Watch(client, "/api/v1/pods", handler, "pods").run())
         try:
-            await until(lambda: heard.told == told_at_the_end and not left)
+            await until(lambda: handler.told == told_at_the_end and not left)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -245,6 +253,43 @@ def test_an_object_without_its_shape_ends_the_watch_and_is_never_heard_of(tmp_pa
         await asked.stream(event("ADDED", "b"), bookmark("8", ends_list=True))
 
     watched(tmp_path, [broken, whole], [["b"]])
+
+
+class Failing(Heard):
+    """A handler that cannot take what it hears, some times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def listed(self, objects) -> None:
+        super().listed(objects)
+        self._fail()
+
+    def changed(self, type_, one) -> None:
+        super().changed(type_, one)
+        self._fail()
+
+    def _fail(self) -> None:
+        self.failures -= 1
+        if self.failures == 0:
+            raise EvenkeelError("the journal cannot be written")
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_what_a_handler_cannot_take_is_listed_again(tmp_path, monkeypatch, failing):
+    monkeypatch.setattr(Backoff, "next_seconds", lambda _: 0.0)
+
+    async def first(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "a"), bookmark("7", ends_list=True), event("ADDED", "b", "8"))
+
+    async def again(asked: Asked) -> None:
+        await asked.stream(event("ADDED", "a"), event("ADDED", "b"), bookmark("20", ends_list=True))
+
+    asked: list[str] = []
+    told: list[object] = [["a"], ["a", "b"]] if failing == 1 else [["a"], ("ADDED", "b"), ["a", "b"]]
+    watched(tmp_path, [first, again], told, asked=asked, heard=Failing(failing))
+    assert "sendInitialEvents=true" in asked[1]
 
 
 def test_watches_that_end_at_once_without_an_event_follow_each_other_with_a_pause(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Certificates of a node: when they are renewed, and whom `evenkeel join` trusts. The rest is in tests/cluster."""
+"""Certificates of a node: their renewal, and which servers `evenkeel join` trusts. The rest is in tests/cluster."""
 
 import base64
 import hmac
@@ -17,7 +17,7 @@ from evenkeel.kube.certificates import (
     read_certificate,
     self_signed,
 )
-from evenkeel.kube.checks import Asked, ClusterFacts, cluster_checks
+from evenkeel.kube.checks import Asked, ClusterFacts, clock_skew, cluster_checks
 from evenkeel.kube.cluster import ClusterFlags, cluster_from
 from evenkeel.kube.discovery import BootstrapToken, checked_hash, verified
 from evenkeel.kube.join import server_from
@@ -195,6 +195,27 @@ WELL = Asked("", 0.4, f"v1.{KUBELET_VERSION.split('.')[1]}.9", 200)
 def test_doctor_finds_nothing_wrong_with_a_node_that_is_well():
     assert set(states(facts(WELL)).values()) == {"ok"}
     assert states(facts(WELL)._replace(certificate=None)).keys() == {"API server", "clock", "versions"}
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "answered_at", "skew"),
+    [
+        (100.0, 100.2, 0.0),
+        (100.9, 101.4, 0.0),  # the server has said whole seconds
+        (80.0, 101.0, 0.0),  # somebody was stopped meanwhile, before the server answered
+        (100.5, 140.0, 0.0),  # or after that
+        (105.0, 105.2, 4.0),
+        (105.0, 145.0, 4.0),
+        (70.0, 79.0, -21.0),
+    ],
+)
+def test_a_slow_answer_is_no_skew_of_a_clock(asked_at: float, answered_at: float, skew: float):
+    assert clock_skew("Thu, 01 Jan 1970 00:01:40 GMT", asked_at, answered_at) == skew
+
+
+@pytest.mark.parametrize("date", ["", "now"])
+def test_without_a_date_nothing_is_known_of_a_clock(date: str):
+    assert clock_skew(date, 100.0, 100.2) is None
 
 
 @pytest.mark.parametrize(

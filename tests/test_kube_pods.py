@@ -30,9 +30,13 @@ from evenkeel.kube.pod_object import (
     wanted_status,
 )
 from evenkeel.kube.services import Services
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings
 from evenkeel.runtime.environment import declared
 from evenkeel.runtime.interface import Image, Launch, Readiness, StartFailed
 from tests.models.agents import Place, drive, until
+from tests.simulated_pod import SimulatedPod
+from tests.strategies import container
+from tests.strategies import pod as made
 
 ADDRESSES = ("10.0.0.5", "192.168.0.9")
 
@@ -84,9 +88,9 @@ def test_a_pod_for_another_system_is_rejected_as_by_kubelet(name: str):
 
 def test_a_pod_that_only_this_node_cannot_run_stays_pending():
     value = pod_json()
-    status = not_honoured_status(value, NotHonoured("spec.volumes[0].nfs: cannot be had here"))
+    status = not_honoured_status(value, NotHonoured("spec.volumes[0].nfs: is not supported here"))
     assert (status["phase"], status["reason"]) == ("Pending", "NotHonoured")
-    assert status["message"] == "spec.volumes[0].nfs: cannot be had here"
+    assert status["message"] == "spec.volumes[0].nfs: is not supported here"
 
 
 @pytest.mark.parametrize("spec", [{"os": {"name": "linux"}}, {"os": {}}, {}])
@@ -111,7 +115,7 @@ def test_a_token_of_a_service_account_is_for_pods_of_a_cluster_only():
         {apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {
           containers: [{name: c, image: host, command: [x]}],
           volumes: [{name: t, projected: {sources: [{serviceAccountToken: {path: token}}]}}]}}"""
-    with pytest.raises(InvalidInput, match=r"sources\[0\].serviceAccountToken: cannot be had here"):
+    with pytest.raises(InvalidInput, match=r"sources\[0\].serviceAccountToken: is not supported here"):
         read_manifests(volume, "test").or_raise()
     sources = [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]
     pod = read(pod_json(volumes=[{"name": "t", "projected": {"sources": sources}}]))
@@ -172,6 +176,21 @@ def test_what_the_api_server_adds_of_empty_fields_is_no_difference():
     theirs["containerStatuses"][0] |= {"lastState": {}, "imageID": ""}
     theirs["conditions"] = [{"type": "PodScheduled", "status": "True", "lastProbeTime": None}]
     assert status_patch("u", ours, theirs) is None
+
+
+@pytest.mark.parametrize("amounts", [{"memory": "16Mi"}, {}], ids=["some", "none"])
+def test_the_amounts_of_the_pod_as_a_whole_are_told_once(amounts):
+    """As a kubelet since 1.36, also of a pod without any."""
+    simulated = SimulatedPod(made(container(amounts, amounts)), LifecycleSettings(profile=Profile.KUBERNETES))
+    simulated.step()
+    shown = simulated.pod._replace(status=simulated.status())
+    wanted = wanted_status(shown, {"metadata": {}, "spec": {}}, "10.0.0.5", "127.0.0.1")
+    assert wanted["resources"] == ({"requests": amounts, "limits": amounts} if amounts else {})
+    assert wanted.get("allocatedResources") == (amounts or None)
+    patch = status_patch("u", wanted, {})
+    assert patch is not None
+    assert patch["status"]["resources"] == wanted["resources"]
+    assert status_patch("u", wanted, copy.deepcopy(patch["status"])) is None
 
 
 def test_a_condition_of_a_resize_is_taken_away_when_it_is_over():
@@ -240,7 +259,15 @@ def test_a_node_says_of_itself_only_what_is_true(place):
             "runtimeHandlers": [{}],
         }
         patch = node_patch(with_times(of_containers, claims, 0.0), claims)["status"]
-        assert {name: patch[name] for name in claims} == dict.fromkeys(claims)
+        declared = [
+            "InPlacePodLevelResourcesVerticalScaling",
+            "InPlacePodVerticalScalingInitContainers",
+            "RestartAllContainersOnContainerExits",
+        ]
+        assert {name: patch[name] for name in claims} == {
+            **dict.fromkeys(claims),
+            "declaredFeatures": declared,
+        }
 
     drive(place, told)
 

@@ -8,7 +8,7 @@ from evenkeel.api.container import (
     ExecAction,
     Probe,
 )
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import AS_RESTART, TerminalStatus
 from tests.simulated_pod import ACCEPTED_AT, SimulatedPod
@@ -85,6 +85,98 @@ def test_a_restart_rule_comes_before_the_restart_policy(operator, exit_code, is_
     assert simulated.look().start == (("own",) if is_restarted else ())
 
 
+def test_a_restart_rule_may_restart_all_containers_whatever_their_policies_are():
+    codes = ContainerRestartRuleOnExitCodes("In", (42,))
+    trigger = container(name="trigger")._replace(
+        restart_policy="Never", restart_policy_rules=(ContainerRestartRule("RestartAllContainers", codes),)
+    )
+    made = pod(
+        trigger, *of("other", "done").spec.containers, init=init("one", "side"), restart_policy="Never"
+    )
+    simulated = SimulatedPod(made)
+
+    def condition():
+        found = {one.type: one for one in simulated.status().conditions}
+        return found["AllContainersRestarting"].status, found["AllContainersRestarting"].reason
+
+    def run_init():
+        assert simulated.step().start == ("one",)
+        simulated.end("one")
+        assert simulated.step().start == ("side",)
+        assert simulated.step().start == ("trigger", "other", "done")
+
+    run_init()
+    simulated.end("done")
+    assert condition() == ("False", "")
+    simulated.end("trigger", 42)
+    stop = simulated.step().stop
+    assert [(one.container, one.grace_seconds, one.stopped_as) for one in stop] == [
+        ("side", 2.0, AS_RESTART),
+        ("other", 2.0, AS_RESTART),
+    ]
+    assert simulated.phase == "Running"
+    assert condition() == ("True", "RestartAllContainersStarted")
+    assert [one.grace_seconds for one in simulated.step(after_seconds=1).stop] == [1.0, 1.0]
+    simulated.end("other", 137)
+    assert [one.container for one in simulated.step().stop] == ["side"]
+    simulated.end("side", 143)
+    run_init()
+    assert condition() == ("False", "")
+    assert simulated.phase == "Running"
+    assert [one.restart_count for one in simulated.status().container_statuses] == [1, 1, 1]
+    # The next time, the one that asked waits for its back-off.
+    simulated.end("trigger", 42)
+    simulated.step()
+    for name in ("other", "done", "side"):
+        simulated.end(name, 137)
+    assert simulated.step().start == ("one",)
+    simulated.end("one")
+    assert simulated.step().start == ("side",)
+    assert simulated.step().start == ("other", "done")
+    assert {name: one.reason for name, one in simulated.look().waiting.items()} == {
+        "trigger": "CrashLoopBackOff"
+    }
+    assert simulated.step(after_seconds=10).start == ("trigger",)
+    # Another exit code has no rule, and the policy is Never.
+    for name in ("trigger", "other", "done"):
+        simulated.end(name, 1)
+    simulated.step()
+    simulated.end("side", 143)
+    assert simulated.step().is_over
+    assert simulated.phase == "Failed"
+
+
+def test_a_sidecar_restarts_all_containers_though_none_of_them_would_start_again():
+    codes = ContainerRestartRuleOnExitCodes("In", (42,))
+    trigger = sidecar(name="side")._replace(
+        restart_policy_rules=(ContainerRestartRule("RestartAllContainers", codes),)
+    )
+    simulated = SimulatedPod(pod(container(name="a"), init=(trigger,), restart_policy="Never"))
+    simulated.step()
+    assert simulated.step().start == ("a",)
+    simulated.end("side", 42)
+    assert [one.container for one in simulated.step().stop] == ["a"]
+    simulated.end("a", 137)
+    assert simulated.phase == "Running"
+    assert simulated.look().verdict is None
+    assert simulated.step().start == ("side",)
+    assert simulated.step().start == ("a",)
+
+
+def test_a_pod_that_is_deleted_does_not_restart_all_containers():
+    codes = ContainerRestartRuleOnExitCodes("NotIn", (0,))
+    trigger = container(name="a")._replace(
+        restart_policy="Never", restart_policy_rules=(ContainerRestartRule("RestartAllContainers", codes),)
+    )
+    simulated = SimulatedPod(pod(trigger, container(name="b")))
+    simulated.step()
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now)
+    simulated.end("a", 1)
+    assert [one.reason for one in simulated.step().stop] == ["Deleted"]
+    simulated.end("b", 143)
+    assert simulated.step().is_over
+
+
 def test_init_containers_run_one_after_the_other_and_before_the_rest():
     simulated = SimulatedPod(of("main", init=init("one", "two")))
     assert (simulated.look().start, simulated.look().init_container) == (("one",), 0)
@@ -111,7 +203,7 @@ def test_a_pod_that_begins_anew_does_so_with_its_init_containers_and_without_tho
     simulated.end("done")
     for name in ("main", "side"):
         stop = Stop(name, "the agent is shutting down", 0, AS_RESTART)
-        simulated.state = changes.asked_to_stop(simulated.state, stop, simulated.now)
+        simulated.state = stops.asked_to_stop(simulated.state, stop, simulated.now)
         simulated.end(name, 137)
     assert simulated.look().start == ("side", "main")
 
@@ -231,7 +323,7 @@ def test_deletion_stops_containers_at_once_and_then_sidecars_with_the_rest_of_th
     simulated = SimulatedPod(of("a", "b", init=init("side1", "side2"), termination_grace_period_seconds=30))
     for _ in range(3):
         simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now)
     todo = simulated.step(after_seconds=1)
     assert todo.stop == (Stop("a", "Deleted", 29), Stop("b", "Deleted", 29))
     assert todo.wake_at == simulated.now + 29
@@ -250,7 +342,7 @@ def test_sidecars_are_stopped_at_once_when_the_grace_period_is_used_up():
     simulated = SimulatedPod(of("a", init=init("side")))
     simulated.step()
     simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 5)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 5)
     assert [stop.container for stop in simulated.step().stop] == ["a"]
     assert [stop.container for stop in simulated.step(after_seconds=5).stop] == ["a", "side"]
 
@@ -258,7 +350,7 @@ def test_sidecars_are_stopped_at_once_when_the_grace_period_is_used_up():
 def test_the_grace_period_begins_at_the_request_and_not_at_the_decision():
     simulated = SimulatedPod(of("a"))
     simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 20)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 20)
     assert simulated.step(after_seconds=5).stop[0].grace_seconds == 15
     assert simulated.step(after_seconds=5).stop[0].grace_seconds == 10
     assert simulated.step(after_seconds=50).stop[0].grace_seconds == 0
@@ -267,11 +359,11 @@ def test_the_grace_period_begins_at_the_request_and_not_at_the_decision():
 def test_a_second_deletion_can_only_shorten_the_grace():
     simulated = SimulatedPod(of("a"))
     simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 20)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 20)
     simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 300)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 300)
     assert simulated.look().stop[0].grace_seconds == 20
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 0)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 0)
     assert simulated.look().stop[0].grace_seconds == 0
 
 
@@ -279,7 +371,7 @@ def test_a_second_deletion_can_only_shorten_the_grace():
 def test_a_deleted_pod_is_over_when_nothing_runs_and_starts_nothing(exit_code, phase):
     simulated = SimulatedPod(of("a"))
     simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now)
     simulated.end("a", exit_code)
     todo = simulated.step()
     assert (todo.start, todo.is_over) == ((), True)
@@ -288,7 +380,7 @@ def test_a_deleted_pod_is_over_when_nothing_runs_and_starts_nothing(exit_code, p
 
 def test_a_pod_that_is_deleted_before_it_started_has_failed():
     simulated = SimulatedPod(of("a"))
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now)
     assert simulated.step().is_over
     assert simulated.phase == "Failed"
 
@@ -297,7 +389,7 @@ def test_a_start_whose_outcome_is_not_known_is_neither_repeated_nor_over():
     simulated = SimulatedPod(of("a", restart_policy="Never"))
     simulated.state = changes.asked_to_start(simulated.state, "a")
     assert simulated.look().start == ()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 0)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 0)
     assert not simulated.look().is_over
     simulated.state = changes.not_started(simulated.state, "a")
     assert simulated.look().is_over
@@ -433,8 +525,8 @@ def test_a_failed_probe_counts_as_a_failure_however_the_container_ends(policy, i
     probed = container(name="a")._replace(liveness_probe=ASK._replace(termination_grace_period_seconds=3))
     simulated = SimulatedPod(pod(probed, restart_policy=policy))
     simulated.step()
-    stop = changes.probe_stop(simulated.pod, simulated.container("a"), "liveness", "HTTP status 500")
-    simulated.state = changes.asked_to_stop(simulated.state, stop, simulated.now)
+    stop = stops.probe_stop(simulated.pod, simulated.container("a"), "liveness", "HTTP status 500")
+    simulated.state = stops.asked_to_stop(simulated.state, stop, simulated.now)
     assert [(each.container, each.grace_seconds) for each in simulated.look().stop] == [("a", 3)]
     simulated.end("a", exit_code, after_seconds=1)
     assert simulated.look().start == (("a",) if is_restarted else ())
@@ -447,7 +539,7 @@ def test_a_wanted_restart_is_at_once_and_raises_no_back_off():
     simulated = SimulatedPod(of("a", restart_policy="OnFailure"))
     for _ in range(4):
         assert simulated.step().start == ("a",)
-        simulated.state = changes.asked_to_stop(
+        simulated.state = stops.asked_to_stop(
             simulated.state, Stop("a", "resized", 5, AS_RESTART), simulated.now
         )
         simulated.end("a", 0)
@@ -459,6 +551,6 @@ def test_a_wanted_restart_is_at_once_and_raises_no_back_off():
 def test_a_deletion_shortens_the_grace_period_of_a_stop_under_way():
     simulated = SimulatedPod(of("a"))
     simulated.step()
-    simulated.state = changes.asked_to_stop(simulated.state, Stop("a", "resized", 30), simulated.now)
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, 4)
+    simulated.state = stops.asked_to_stop(simulated.state, Stop("a", "resized", 30), simulated.now)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, 4)
     assert simulated.step(after_seconds=1).stop[0].grace_seconds == 3

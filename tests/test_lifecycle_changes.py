@@ -7,7 +7,7 @@ from evenkeel.api.config_file import read_config
 from evenkeel.api.config_validation import validate_config
 from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.scalars import Duration
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import (
     ContainerRecord,
@@ -119,18 +119,18 @@ def test_a_result_that_comes_after_the_end_changes_nothing():
     simulated.end("a")
     assert changes.with_readiness(simulated.state, "a", is_ready=True, now=2.0) == simulated.state
     assert changes.started_up(simulated.state, simulated.container("a"), 2.0) == simulated.state
-    assert changes.asked_to_stop(simulated.state, Stop("a", "", 1), 2.0) == simulated.state
+    assert stops.asked_to_stop(simulated.state, Stop("a", "", 1), 2.0) == simulated.state
 
 
 def test_a_failed_start_ends_the_attempt_with_its_message():
     state = changes.asked_to_start(PodState(), "a")
-    state = changes.start_failed(state, "a", "no such file: /bin/x", 5.0, LifecycleSettings())
+    state = changes.start_failed(BEST_EFFORT, state, "a", "no such file: /bin/x", 5.0, LifecycleSettings())
     ended = state.container("a").ended
     assert ended is not None
     assert (ended.exit_code, ended.reason, ended.message) == (128, "StartError", "no such file: /bin/x")
     assert (state.container("a").attempt, state.is_alive) == (1, False)
     state = changes.asked_to_start(state, "a")
-    state = changes.start_failed(state, "a", "", 6.0, LifecycleSettings())
+    state = changes.start_failed(BEST_EFFORT, state, "a", "", 6.0, LifecycleSettings())
     assert state.container("a").start_after == 16.0
 
 
@@ -255,7 +255,7 @@ def test_kubelet_has_no_such_rule():
 def test_a_pod_that_is_being_deleted_is_not_evicted():
     simulated = SimulatedPod(BEST_EFFORT)
     simulated.step()
-    simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now)
+    simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now)
     simulated.end("a", 137, is_oom_killed=True)
     assert simulated.state.verdict is None
 

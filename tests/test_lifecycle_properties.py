@@ -11,7 +11,7 @@ from evenkeel.api.container import Container, ExecAction, Probe
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.provision import PlannedPod
 from tests.simulated_pod import SimulatedPod
@@ -126,7 +126,7 @@ def move(simulated, what, *how):
     elif what == "half a start":
         half_a_start(simulated, *how)
     elif what == "delete":
-        simulated.state = changes.deleted(simulated.pod, simulated.state, simulated.now, *how)
+        simulated.state = stops.deleted(simulated.pod, simulated.state, simulated.now, *how)
     elif what == "evict":
         simulated.state = changes.with_terminal_status(
             simulated.state, TerminalStatus("Failed", "Evicted", "", simulated.now, *how)
@@ -138,8 +138,8 @@ def move(simulated, what, *how):
         elif what == "started up":
             simulated.state = changes.started_up(simulated.state, simulated.container(name), simulated.now)
         else:
-            stop = changes.probe_stop(simulated.pod, simulated.container(name), "liveness", "no answer")
-            simulated.state = changes.asked_to_stop(simulated.state, stop, simulated.now)
+            stop = stops.probe_stop(simulated.pod, simulated.container(name), "liveness", "no answer")
+            simulated.state = stops.asked_to_stop(simulated.state, stop, simulated.now)
 
 
 def half_a_start(simulated, outcome):
@@ -151,7 +151,7 @@ def half_a_start(simulated, outcome):
             simulated.state = changes.started(simulated.state, simulated.container(name), simulated.now)
         elif outcome == "failed":
             simulated.state = changes.start_failed(
-                simulated.state, name, "no such file", simulated.now, simulated.settings
+                simulated.pod, simulated.state, name, "no such file", simulated.now, simulated.settings
             )
         else:
             simulated.state = changes.not_started(simulated.state, name)

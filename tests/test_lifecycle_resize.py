@@ -6,7 +6,8 @@ from hypothesis import given
 from evenkeel.api.config import Profile
 from evenkeel.api.container import ContainerResizePolicy
 from evenkeel.api.defaults import default_pod
-from evenkeel.policy.lifecycle.resize import Change, Resize, resize
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, ContainerRecord, PodState
+from evenkeel.policy.lifecycle.resize import Change, Resize, in_force, resize, restarts_for
 from evenkeel.policy.qos import pod_class
 from tests.strategies import asks, container, pod, sidecar, valid_pods
 
@@ -73,6 +74,37 @@ def test_amounts_of_sidecars_change_in_place_and_those_of_init_containers_do_not
     assert kind(of(main, init=(first,)), of(main, init=(second,))) == Change.REPLACE
 
 
+def test_in_kubelet_those_of_init_containers_change_in_place_and_never_restart_one():
+    restarts = (ContainerResizePolicy("cpu", "RestartContainer"),)
+    first, second = (container(each, name="i")._replace(resize_policy=restarts) for each in (SMALL, LARGE))
+    before, after = (of(container(SMALL), init=(each,)) for each in (first, second))
+    assert kind(before, after, Profile.KUBERNETES) == Change.IN_PLACE
+    assert restarts_for(before, after, Profile.KUBERNETES) == ()
+
+
+def test_in_kubelet_the_pods_limit_restarts_a_container_without_one_of_its_own():
+    restarts = (ContainerResizePolicy("memory", "RestartContainer"),)
+    without = container({"cpu": "1"}, name="without")._replace(resize_policy=restarts)
+    with_own = container({"cpu": "1"}, SMALL, name="with")._replace(resize_policy=restarts)
+    before, after = (of(without, with_own, own=asks(limits={"memory": each})) for each in ("4Gi", "5Gi"))
+    assert restarts_for(before, after, Profile.KUBERNETES) == ("without",)
+    assert restarts_for(before, after, Profile.DOCUMENTS) == ()
+
+
+def test_a_container_that_restarts_for_other_amounts_has_its_old_ones_to_its_end():
+    before, after = of(container(SMALL)), of(container(LARGE))
+    (small,), (large,) = before.spec.containers, after.spec.containers
+    stopping = ContainerRecord(attempt=1, started_at=1.0, stopped_as=AS_RESTART, resources=small.resources)
+
+    def state(record):
+        return PodState(containers={"c": record})
+
+    assert in_force(after, state(stopping)) == before
+    assert in_force(after, state(stopping._replace(stopped_as=""))) == after
+    assert in_force(after, state(stopping._replace(started_at=None))) == after  # it has ended
+    assert in_force(after, state(stopping._replace(resources=large.resources))) == after
+
+
 def test_the_pods_own_limit_changes_in_place():
     before = of(container(SMALL), own=asks(limits={"memory": "4Gi"}))
     assert kind(before, of(container(SMALL), own=asks(limits={"memory": "5Gi"}))) == Change.IN_PLACE
@@ -105,8 +137,9 @@ def test_a_container_is_restarted_where_its_policy_for_the_resource_says_so():
     before = of(with_policies(SMALL), container(SMALL, name="d"))
     faster = of(with_policies({**SMALL, "cpu": "2"}), container(SMALL, name="d"))
     larger = of(with_policies({**SMALL, "memory": "2Gi"}), container(LARGE, name="d"))
-    assert resize(before, faster) == Resize(Change.IN_PLACE)
-    assert resize(before, larger) == Resize(Change.IN_PLACE, ("c",))
+    assert resize(before, faster) == resize(before, larger) == Resize(Change.IN_PLACE)
+    assert restarts_for(before, faster) == ()
+    assert restarts_for(before, larger) == ("c",)
 
 
 @given(valid_pods(), valid_pods())

@@ -75,6 +75,21 @@ def test_a_pod_whose_sidecars_still_end_is_running():
     assert simulated.phase == "Succeeded"
 
 
+def test_the_status_of_a_container_that_has_ended_again_has_its_end_before_that():
+    simulated = SimulatedPod(pod(container(name="a"), restart_policy="OnFailure"))
+    simulated.step()
+    simulated.end("a", 9)
+    assert simulated.status().container_statuses[0].last_state is None
+    simulated.step(after_seconds=1)
+    simulated.end("a", 0)
+    (status,) = simulated.status().container_statuses
+    now, before = status.state.terminated, status.last_state.terminated
+    assert [(one.exit_code, one.container_id) for one in (now, before)] == [
+        (0, "process://p/a/2"),
+        (9, "process://p/a/1"),
+    ]
+
+
 def test_the_status_of_a_running_container_has_its_start_and_its_last_end():
     simulated = SimulatedPod(pod(container(name="a")))
     simulated.step()

@@ -72,6 +72,14 @@ def test_a_thing_is_made_once_for_the_same_inputs(tmp_path: Path):
     assert len(makes) == 2
 
 
+def test_a_thing_whose_name_begins_alike_is_left_to_those_who_make_it(tmp_path: Path):
+    def make(directory: Path) -> None:
+        made_once("thing", ["b"], lambda path: None, cache=tmp_path)
+        (directory / "whole").touch()
+
+    assert (made_once("thing-other", ["a"], make, cache=tmp_path) / "whole").exists()
+
+
 def test_a_half_made_thing_is_made_again(tmp_path: Path):
     def fail(directory: Path) -> None:
         (directory / "half").touch()
@@ -154,6 +162,18 @@ def test_missing_packages_are_named_to_one_who_may_not_install_them(monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match=r"apt-get install no-such-package|dpkg is not here"):
         packages.require(["no-such-package"])
+
+
+def test_a_package_that_cannot_be_unpacked_is_a_reason_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fetch_half(*_: str, directory: Path) -> None:
+        (directory / "some.deb").write_text("not all of it")
+
+    monkeypatch.setattr(packages, "apt_get", fetch_half)
+    with pytest.raises(Unavailable, match=r"'dpkg-deb --extract .*' failed: .+|dpkg-deb is not here"):
+        packages.unpacked("some", cache=tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_the_host_runs_a_command_from_the_project_and_returns_its_status():

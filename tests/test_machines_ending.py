@@ -11,7 +11,8 @@ import pytest
 from tests.kernel.waiting import eventually
 from tests.machines import PROJECT, host
 
-# Its test goes on until it is ended, and the removal until it is told to.
+# Its test goes on until it is ended, and the removal until it is told to. It is ended when the test runs: pytest
+# removes nothing of a fixture that is interrupted before its `yield`.
 TESTS = """\
 import os, pathlib, time
 import pytest
@@ -28,6 +29,7 @@ def made():
     (here / "made").unlink()
 
 def test_of_a_day(made):
+    (here / "runs").write_text(str(os.getpid()))
     time.sleep(86400)
 """
 ARGUMENTS = ("-p", "no:cacheprovider", "-p", "tests.machines.ending", "-c", os.devnull)
@@ -44,7 +46,7 @@ def test_a_signal_ends_a_run_of_the_background_with_what_it_made_and_a_second_on
 ):
     in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *pytest_command(tmp_path)]
     with subprocess.Popen(in_background, cwd=PROJECT, stdout=subprocess.DEVNULL) as run:
-        eventually((tmp_path / "made").exists)
+        eventually((tmp_path / "runs").exists)
         run.send_signal(number)
         eventually((tmp_path / "removing").exists)
         run.send_signal(signal.SIGTERM)
@@ -63,7 +65,7 @@ def test_a_run_whose_starter_was_killed_ends_with_what_it_made(tmp_path: Path, o
     program = f"from tests.machines import host; host.run({command!r}, {{}}, time_limit_seconds=86400)"
     starter = [sys.executable, "-c", program]
     with subprocess.Popen(starter, cwd=PROJECT, stdout=subprocess.DEVNULL) as run:
-        pid = int(eventually(lambda: written(tmp_path / "made")))
+        pid = int(eventually(lambda: written(tmp_path / "runs")))
         run.kill()  # it cannot say anything any more
     eventually(lambda: not (tmp_path / "made").exists())
     eventually(lambda: not Path(f"/proc/{pid}").exists())

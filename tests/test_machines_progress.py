@@ -12,7 +12,16 @@ import pytest
 from tests.kernel.waiting import eventually
 from tests.machines import PROJECT, reports
 from tests.machines.parts import BY_NAME, PARTS, Part
-from tests.machines.progress import Progress, Result, closing, line, reason_in, table, whole_left_seconds
+from tests.machines.progress import (
+    Lane,
+    Progress,
+    Result,
+    closing,
+    line,
+    reason_in,
+    table,
+    whole_left_seconds,
+)
 from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report, read
 from tests.machines.side_by_side import run_side_by_side
 
@@ -125,35 +134,56 @@ def test_the_time_left_is_by_what_the_tests_took_the_last_time():
 
 
 @pytest.mark.parametrize(
-    ("host", "emulated", "waiting", "alone", "whole"),
+    ("host", "guests", "alone", "whole"),
     [
-        ([], [70.0, 20.0], [], [], 70),
-        ([], [70.0, 20.0], [40.0], [5.0, 6.0], 70 + 11),  # the place of the second is free first
-        ([], [70.0, 20.0], [40.0, 30.0], [], 90),
-        ([], [50.0], [10.0], [], 50),  # a place is free already
-        ([80.0, 10.0], [70.0, 20.0], [40.0], [5.0], 85),  # the host's take no place
-        ([9.0], [], [], [5.0], 14),
+        (([], []), ([70.0, 20.0], []), [], 70),
+        (([], []), ([70.0, 20.0], [40.0]), [5.0, 6.0], 70 + 11),  # the place of the second is free first
+        (([], []), ([70.0, 20.0], [40.0, 30.0]), [], 90),
+        (([], []), ([50.0], [10.0]), [], 50),  # a place is free already
+        (([80.0, 10.0], []), ([70.0, 20.0], [40.0]), [5.0], 85),  # those of the host have places of their own
+        (([80.0, 10.0, 9.0], [75.0]), ([70.0], []), [5.0], 89),
+        (([9.0], []), ([], []), [5.0], 14),
     ],
 )
 def test_the_whole_takes_until_the_last_of_those_beside_each_other_and_then_those_alone(
-    host: list[float], emulated: list[float], waiting: list[float], alone: list[float], whole: float
+    host: tuple[list[float], list[float]],
+    guests: tuple[list[float], list[float]],
+    alone: list[float],
+    whole: float,
 ):
-    assert whole_left_seconds(host, emulated, waiting, alone, places=2) == whole
+    assert whole_left_seconds([Lane(*host, 3), Lane(*guests, 2)], alone) == whole
 
 
 def test_every_kernel_test_of_the_host_is_in_one_of_its_parts():
-    parts = [part.tests for part in PARTS if part.machine == "host"]
+    parts = [part.tests for part in PARTS if part.machine == "host" and not part.needs_control_plane]
     (rest,) = [tests for tests in parts if "tests/kernel" in tests]
-    named = [file for tests in parts if tests is not rest for file in tests]
+    assert ("tests/attacks",) in parts
+    named = [file for tests in parts if tests not in (rest, ("tests/attacks",)) for file in tests]
     assert sorted(f"--ignore={file}" for file in named) == sorted(
         word for word in rest if word.startswith("--")
     )
     assert [file for file in named if not (PROJECT / file).exists()] == []
 
 
+def test_every_test_with_an_agent_is_on_one_of_the_kernels_with_cgroup_v2():
+    """`-m` divides them: what a kernel in user mode lacks is in the emulated one."""
+    chosen = [
+        (test, part.tests[-1])
+        for part in PARTS
+        if "-m" in part.tests and part.tests[-1].startswith("agent")
+        for test in part.tests[: part.tests.index("-m")]
+    ]
+    whole, other = "agent and whole_kernel", "agent and not whole_kernel"
+    assert sorted(chosen) == [
+        (place, choice) for place in ("tests/attacks", "tests/kernel") for choice in (other, whole)
+    ]
+
+
 def test_the_tests_of_the_cluster_are_in_one_part_and_the_long_ones_in_another():
     whole, long = BY_NAME["cluster"], BY_NAME["cluster-long"]
     files = [file for file in long.tests if file.startswith("tests/")]
+    assert whole in PARTS
+    assert long not in PARTS
     assert whole.tests == ("tests/cluster", *(f"--ignore={file}" for file in files))
     assert [file for file in files if not (PROJECT / file).exists()] == []
 

@@ -63,7 +63,10 @@ def test_the_help_of_a_command_lists_the_flags_of_the_configuration():
         (["xyzzy"], "explain, validate"),
         (["explain"], "the following arguments are required: -f/--filename"),
         (["explain", "-f"], "expected at least one argument"),
-        (["explain", "-f", WEB, "--bogus"], "unrecognized arguments: --bogus"),
+        (
+            ["explain", "-f", WEB, "--bogus"],
+            "evenkeel explain: error: unrecognized arguments: --bogus; evenkeel explain --help lists what it takes",
+        ),
         (["explain", "-f", WEB, "--cgroup", "v3"], "invalid choice"),
         (["explain", "-f", WEB, "-o", "xml"], "invalid choice"),
         (["explain", "-f", WEB, "--nod", "32Gi"], "unrecognized arguments"),

@@ -1,6 +1,9 @@
 """Turns of the memory watch, taken by the test. On real kernels: tests/kernel/test_evictions.py and test_storms.py."""
 
 import os
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.cgroup.tree import Version
+from evenkeel.host.dying import Dying
 from evenkeel.policy.eviction.decide import Settings, State
 from evenkeel.policy.eviction.headroom import LEAST_SECONDS, MOST_SECONDS
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
@@ -15,25 +19,30 @@ from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_watch import MemoryWatch, WatchSettings
 from evenkeel.pressure.memory.pod_usages import RECENT_SECONDS
-from tests.models.memory_files import IgnoredReports, targets_in, write_v1_memory
+from tests.models.agents import pods_of
+from tests.models.memory_files import PODS, IgnoredReports, targets_in, write_v1_memory
 
 LINE_MIB = 300
+PATIENCE_SECONDS = 30.0
 
 
 class Watched:
     """A memory watch on cgroup v1 with files instead of a kernel, and a clock of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_freezing_victims: bool = False) -> None:
         thresholds = parse_thresholds(hard={"memory.available": "100Mi"}, enforce_node_allocatable=("pods",))
         own = tuple(one for one in thresholds if one.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE)
         self.triggers = KernelTriggers()
         ignored = IgnoredReports()
         given, intents = WatchSettings(own, Settings(), 2), Intents(str(directory), print)
-        self.watch = MemoryWatch(given, State(), self.triggers, intents, ignored, ignored)
+        self.watch = MemoryWatch(
+            given, State(), self.triggers, intents, ignored, ignored, is_freezing_victims=is_freezing_victims
+        )
         self.root = write_v1_memory(directory / "root", 200)
         (self.root / "cgroup.event_control").touch()
         (self.root / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
-        self.watch.follow(targets_in(directory, LINE_MIB + 100)._replace(version=Version.V1))
+        self.targets = targets_in(directory, LINE_MIB + 100)._replace(version=Version.V1)
+        self.watch.follow(self.targets)
         self.now = time.monotonic()
 
     def uses(self, usage_mib: int, cache_mib: int = 0) -> float:
@@ -96,3 +105,54 @@ def test_close_to_the_line_it_rehearses_again_and_again_as_long_as_the_pods_grow
     assert watched.uses(LINE_MIB - 5) == MOST_SECONDS
     watched.now += 0.01
     assert watched.uses(LINE_MIB - 4) == MOST_SECONDS  # the kernel will tell
+
+
+@pytest.mark.req("E2", "E12")
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "stuck"])
+def test_where_real_time_has_a_budget_a_victim_is_frozen_from_its_kill_until_its_memory_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_released: bool
+):
+    may_release = threading.Event()
+    monkeypatch.setattr(Dying, "release", lambda _: may_release.wait(PATIENCE_SECONDS))
+    closed, close = threading.Event(), Dying.close
+
+    def closing(dying: Dying) -> None:
+        close(dying)
+        closed.set()
+
+    monkeypatch.setattr(Dying, "close", closing)
+    batch, _ = pods_of(PODS)
+    watched = Watched(tmp_path, is_freezing_victims=True)
+    monkeypatch.setattr("time.monotonic", lambda: watched.now)
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        target = targets_in(tmp_path, 0, (batch, 0)).pods[0]
+        main = write_v1_memory(tmp_path / "u-batch" / "main", 250)
+        (main / "cgroup.procs").write_text(f"{process.pid}\n")
+        write_v1_memory(tmp_path / "u-batch", 250)
+        state = tmp_path / "freezer" / "k" / "u-batch" / "freezer.state"
+        state.parent.mkdir(parents=True)
+        state.write_text("THAWED")
+        pods = (target._replace(containers=(("main", str(main)),)),)
+        watched.watch.follow(watched.targets._replace(pods=pods, freezer_mount=str(tmp_path / "freezer")))
+        watched.uses(200)
+        assert state.read_text() == "THAWED"
+        assert watched.uses(LINE_MIB + 1) == 0
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        assert state.read_text() == "FROZEN"
+        assert 0 < watched.watch.turn() <= LEAST_SECONDS  # it looks again soon
+        assert state.read_text() == "FROZEN"
+        if is_released:
+            closed.clear()
+            may_release.set()
+            assert closed.wait(PATIENCE_SECONDS)
+        else:
+            watched.now += 0.2
+        watched.watch.turn()
+        assert state.read_text() == "THAWED"
+    finally:
+        may_release.set()
+        process.kill()
+        process.wait()
+        watched.watch.close()
+        watched.triggers.close()

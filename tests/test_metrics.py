@@ -1,4 +1,4 @@
-"""What Prometheus and metrics-server are told: in the right format, under the names they know, and nothing twice."""
+"""The metrics for Prometheus and metrics-server: in the right format, under the names that they know, each once."""
 
 import re
 import subprocess

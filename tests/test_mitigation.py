@@ -1,11 +1,15 @@
 """Mitigations of a memory shortage: pods above their request are frozen or throttled."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from evenkeel.api.config import Profile
+from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.eviction.headroom import is_loose, is_tight, must_be_held
@@ -16,6 +20,8 @@ from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySampler
+from evenkeel.pressure.watch.guard import NAME as GUARD
+from evenkeel.pressure.watch.process import NAME as WATCH
 from tests.models.agents import Place, pods_of, until
 from tests.models.memory_files import (
     MIB,
@@ -180,3 +186,121 @@ def test_throttling_survives_healing_and_ends_without_drift(place):
     asyncio.run(live())
     assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
     asyncio.run(after())
+
+
+class RecordedGuard:
+    """The files that it would write, and whether it was told too late or too early of a frozen one."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.was_frozen_alone = False
+
+    def hold(self, lets_go: Mapping[str, str]) -> None:
+        self._look(lets_go)
+        self.held.update(lets_go)
+
+    def free(self, files: Iterable[str]) -> None:
+        self._look(files)
+        self.held.difference_update(files)
+
+    def _look(self, files: Iterable[str]) -> None:
+        self.was_frozen_alone |= any(Path(file).exists() and Path(file).read_text() == "1" for file in files)
+
+
+class NoGuard:
+    def hold(self, lets_go: Mapping[str, str]) -> None: ...
+
+    def free(self, files: Iterable[str]) -> None: ...
+
+
+@pytest.mark.req("E2", "E12")
+def test_a_victim_stays_frozen_until_its_memory_is_free_and_the_guard_knows_it_all_the_time(tmp_path):
+    files = {name: FreezeFile(str(tmp_path / name), b"1", b"0") for name in ("a", "b", "gone")}
+    for name in "ab":
+        (tmp_path / name).write_text("0")
+
+    def frozen() -> set[str]:
+        return {name for name in "ab" if (tmp_path / name).read_text() == "1"}
+
+    guard = RecordedGuard()
+    freezer = Freezer(guard)
+    freezer.prepare_victim(files["a"])
+    freezer.prepare_victim(files["b"])
+    assert guard.held == {files["b"].file}
+    freezer.freeze({name: files[name] for name in "ab"}, 10.0)
+    freezer.freeze_victim("a", files["a"])  # it was frozen already
+    freezer.freeze_victim("gone", files["gone"])
+    freezer.thaw_one("a")
+    freezer.thaw_all(10.1)
+    assert frozen() == {"a"}
+    freezer.freeze_victim("b", files["b"])
+    assert frozen() == {"a", "b"}
+    assert guard.held == {one.file for one in files.values()}
+    for name in files:
+        freezer.thaw_victim(name)
+    assert not frozen()
+    assert not guard.held
+    assert not guard.was_frozen_alone
+    freezer.prepare_victim(None)
+
+
+def test_a_victim_whose_cgroup_was_made_anew_since_it_was_prepared_is_frozen(tmp_path):
+    path = tmp_path / "freezer.state"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    freezer = Freezer(NoGuard())
+    file = FreezeFile(str(path), b"1", b"0")
+    freezer.prepare_victim(file)
+    os.close(reader)  # as with a cgroup that is gone, what is open cannot be written any more
+    path.unlink()
+    path.write_text("0")
+    freezer.freeze_victim("pod", file)
+    assert path.read_text() == "1"
+    freezer.thaw_victim("pod")
+    assert path.read_text() == "0"
+
+
+@pytest.mark.req("A15", "E9")
+def test_no_pod_stays_throttled_or_frozen_when_the_watch_and_its_guard_are_killed(tmp_path, monkeypatch):
+    place = Place(str(tmp_path), KubeletConfiguration(eviction_hard={"memory.available": "100Mi"}))
+    kernel = place.kernel
+    path = "/evenkeel/kubepods/burstable/podu-web"
+    thawed: list[str] = []
+
+    def send_freeze(path: str, *, frozen: bool) -> None:
+        assert not frozen
+        thawed.append(path)
+
+    monkeypatch.setattr(kernel, "send_freeze", send_freeze)
+
+    async def live() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: len(place.runtime.records) == 2)
+            # Before, the watch that is there may still have to say which pods it throttles.
+            await until(lambda: not agent.watches.memory.not_ready and bool(_watches_and_guards()))
+            agent.watches.memory.throttle.set({"u-web": 96 * MIB})
+            assert kernel.cgroups[path]["memory.high"] == str(96 * MIB)
+            thawed.clear()
+            for pid in _watches_and_guards():
+                os.kill(pid, signal.SIGKILL)
+            await until(lambda: kernel.cgroups[path]["memory.high"] == "max")
+            agent.cgroups.heal()
+            assert kernel.cgroups[path]["memory.high"] == "max"
+            assert path in thawed
+            await agent.watches.memory.close(end=True)
+
+    asyncio.run(live())
+
+
+def _watches_and_guards() -> list[int]:
+    """Those of this process, as soon as both are there. The guard is a child of the watch."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            pid, _, rest = stat.read_text().partition(" (")
+            name, _, fields = rest.rpartition(") ")
+            found.append((int(pid), name, int(fields.split()[1])))
+    watches = [pid for pid, name, parent in found if name == WATCH and parent == os.getpid()]
+    guards = [pid for pid, name, parent in found if name == GUARD and parent in watches]
+    return [*guards, *watches] if guards else []

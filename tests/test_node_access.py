@@ -1,4 +1,4 @@
-"""The server of a cluster's node: who gets in, and what he may do; and clients that keep to nothing."""
+"""The server of a cluster's node: which clients get in, what they may do, and clients that keep to nothing."""
 
 import contextlib
 import http.client
@@ -41,7 +41,7 @@ def test_a_known_user_without_rights_is_refused_by_name(node):
     status, said = node.ask("/metrics", token="poor")
     assert status == 403
     assert 'user "poor" may not get nodes/metrics' in said
-    assert node.ask("/nothing", token="poor")[0] == 403  # he does not learn what is there
+    assert node.ask("/nothing", token="poor")[0] == 403  # the client does not learn what is there
 
 
 def test_a_certificate_must_be_one_of_the_authority_for_clients_and_valid_now(node, tmp_path):
@@ -224,7 +224,7 @@ def test_new_certificates_are_used_by_the_next_connection(node, tmp_path):
 
 
 def test_the_authority_of_the_cluster_counts_only_if_it_signs_clients(tmp_path):
-    """It may be one that signs servers, even one of the web: then anybody could be anybody."""
+    """It may be one that signs servers, even one of the web: then any client could take any name."""
     authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "two")
     certificate, key = authority.server("node", "IP:127.0.0.1")
     own = (certificate.read_text(), key.read_text())

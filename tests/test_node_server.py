@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.api.pod import ContainerState, ContainerStateWaiting, ContainerStatus
+from evenkeel.api.pod import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+)
 from evenkeel.runtime.paths import state_paths
 from tests.kernel.waiting import eventually
 from tests.models.node_servers import ALLOWED, a_pod, node
@@ -98,6 +104,47 @@ def test_the_log_of_the_run_before_is_the_previous_one(node):
     write_log(node, "stdout F now", number=2)
     assert node.ask(f"{LOGS}?previous=true") == (200, "before\n")
     assert node.ask(LOGS) == (200, "now\n")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "current", "expected"), [(1, "run/2", "second\n"), (2, "run/3", "second\n")]
+)
+def test_the_previous_run_of_a_container_that_waits_or_is_being_started_is_its_last_one(
+    node, restarts, current, expected
+):
+    for number, line in ((1, "stdout F first"), (2, "stdout F second")):
+        write_log(node, line, number=number)
+    if restarts == 2:
+        write_log(node, number=3)  # the runtime makes it before the program runs
+    status = ContainerStatus(
+        "app",
+        ContainerState(waiting=ContainerStateWaiting("CrashLoopBackOff")),
+        ContainerState(terminated=ContainerStateTerminated(1, container_id="run/2")),
+        restart_count=restarts,
+        container_id=current,
+    )
+    pod = a_pod()
+    node.call(node.front.put, pod._replace(status=pod.status._replace(container_statuses=(status,))))
+    assert node.ask(f"{LOGS}?previous=true") == (200, expected)
+
+
+@pytest.mark.parametrize("state", ["running", "terminated"])
+def test_the_previous_run_of_a_container_that_has_written_nothing_yet_is_that_with_the_last_log(node, state):
+    for number, line in ((1, "stdout F first"), (2, "stdout F second")):
+        write_log(node, line, number=number)
+    ended = ContainerStateTerminated(1, container_id="run/2")
+    now = (
+        ContainerState(running=ContainerStateRunning("2026-11-16T00:00:00Z"))
+        if state == "running"
+        else ContainerState(terminated=ContainerStateTerminated(1, container_id="run/3"))
+    )
+    status = ContainerStatus(
+        "app", now, ContainerState(terminated=ended), restart_count=2, container_id="run/3"
+    )
+    pod = a_pod()
+    node.call(node.front.put, pod._replace(status=pod.status._replace(container_statuses=(status,))))
+    assert node.ask(f"{LOGS}?previous=true") == (200, "second\n")
+    assert node.ask(LOGS) == (200, ""), "the log of the run before is not its own"
 
 
 def test_a_followed_log_goes_on_until_the_container_ends(node):

@@ -1,4 +1,4 @@
-"""Whom the kernel's OOM killer takes first."""
+"""OOM scores: which process the kernel's OOM killer takes first."""
 
 import pytest
 from hypothesis import given
@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import ObjectMeta
-from evenkeel.policy.oom import (
-    BEST_EFFORT_SCORE,
-    DAEMON_SCORE,
-    INFRASTRUCTURE_SCORE,
-    oom_score_adj,
-)
+from evenkeel.policy.oom import BEST_EFFORT_SCORE, oom_score_adj
 from evenkeel.policy.qos import is_critical, is_node_critical
 from tests.strategies import GIB, asks, container, pod, sidecar
 
@@ -56,11 +51,6 @@ def test_over_998_thousandths_of_the_node_the_score_is_2():
     assert score(burstable(9981), capacity=10_000) == 2
     assert score(burstable(9980), capacity=10_000) == 2
     assert score(burstable(9979), capacity=10_000) == 3
-
-
-@pytest.mark.req("A12")
-def test_infrastructure_and_daemons_are_killed_last():
-    assert INFRASTRUCTURE_SCORE == DAEMON_SCORE == -999
 
 
 @pytest.mark.req("A12")

@@ -1,4 +1,4 @@
-"""A container ends by SIGKILL, and whether that was for want of memory is told by several, in any order (A17, A20)."""
+"""A container ends by SIGKILL. Several sources say whether that was an OOM kill, in any order (A17, A20)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from evenkeel.agent.agent import Agent
 from evenkeel.agent.node.oom_kills import NOT_KNOWN, WAIT_SECONDS
 from evenkeel.agent.step_requests import OomKilled
 from evenkeel.host.node_figures import machine_oom_kills
-from evenkeel.runtime.interface import Attempt
+from evenkeel.runtime.interface import Attempt, Launch, StartFailed
 from tests.models.agents import Place, pods_of, until
 
 pytestmark = pytest.mark.req("A17", "A20")
@@ -125,6 +125,26 @@ def test_the_count_of_its_own_cgroup_counts_and_not_that_of_a_pod_in_which_anoth
         assert told(agent) == ("", "Error")
 
     drive(place, story)
+
+
+@pytest.mark.parametrize("kills, reason", [(1, "Evicted"), (0, "")])
+def test_a_process_that_the_kernel_kills_while_it_is_being_set_up_is_killed_for_memory_too(
+    place, kills, reason
+):
+    def killed(_: Launch) -> None:
+        place.kernel.oom_kills[CGROUP] = kills
+        raise StartFailed("the container's process was killed while it was being set up")
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            place.runtime.on_start = killed
+            await agent.apply(pods_of(BATCH))
+            await until(lambda: phase(agent) == "Failed")
+            assert told(agent) == (reason, "StartError")
+            events = [one.reason for one in agent.events("default/batch")]
+            assert events.count("Evicted") == kills
+
+    asyncio.run(story())
 
 
 def test_where_nobody_tells_in_time_it_is_not_known(place):

@@ -1,4 +1,4 @@
-"""What can be told of pods' networks without a kernel: refusals, addresses in the status, ports."""
+"""Networks of pods without a kernel: refusals, addresses in the status, ports."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from evenkeel.api.container import Container, ContainerPort
 from evenkeel.api.pod import HostIP, ObjectMeta, Pod, PodIP, PodSpec, PodStatus
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.admission import HostPorts, refusal_of_ports, take_ports
+from evenkeel.policy.admission import HostPorts, SharedPorts, refusal_of_ports, shared_port, take_ports
 from evenkeel.policy.lifecycle.pod_status import with_addresses
 from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.process.pod_networks import PodNetworks
@@ -106,3 +106,33 @@ def test_a_refused_and_an_ended_pod_have_no_address():
 def test_a_subnet_that_is_none_is_refused_with_an_example(tmp_path: Path):
     with pytest.raises(EvenkeelError, match=r"podCIDR '10.0.0.1/8'.*10\.90\.0\.0/20"):
         PodNetworks(state_paths(str(tmp_path)), "10.0.0.1/8")
+
+
+def test_a_port_that_two_pods_of_the_hosts_network_name_is_said_once_for_the_later():
+    ports: SharedPorts = {}
+    web, dns = ContainerPort(container_port=80), ContainerPort(container_port=80, protocol="UDP")
+    assert shared_port(pod("first", web), ports) == ""
+    assert shared_port(pod("other", dns), ports) == ""
+    assert shared_port(pod("first", web), ports) == ""
+    words = shared_port(pod("second", web), ports)
+    assert words.startswith(
+        "port 80 (TCP) of container main is also a port of pod default/first, and both use"
+    )
+    assert "write hostNetwork: false" in words
+
+
+def test_a_sidecar_shares_ports_as_other_containers_do_and_an_init_container_does_not():
+    ports: SharedPorts = {}
+    one = pod("first", ContainerPort(container_port=80))
+    assert shared_port(one, ports) == ""
+    (web,) = one.spec.containers
+
+    def with_init(name: str, restart_policy: str | None) -> Pod:
+        spec = PodSpec(
+            containers=(web._replace(ports=()),),
+            init_containers=(web._replace(restart_policy=restart_policy),),
+        )
+        return Pod(metadata=ObjectMeta(name=name, namespace="default"), spec=spec)
+
+    assert shared_port(with_init("initializes", None), ports) == ""
+    assert "is also a port of pod default/first" in shared_port(with_init("serves", "Always"), ports)

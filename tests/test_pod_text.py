@@ -3,7 +3,7 @@
 import pytest
 
 from evenkeel.cli.output import age, age_of, printable, seconds_of
-from evenkeel.cli.pod_text import summary
+from evenkeel.cli.pod_text import environment_lines, summary
 
 
 def waiting(reason=""):
@@ -156,3 +156,31 @@ def test_times_are_read_with_and_without_a_fraction():
 
 def test_what_a_stranger_wrote_cannot_move_the_cursor():
     assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\n"
+
+
+def test_a_variable_is_shown_with_its_source_and_an_object_without_its_values():
+    shown = {
+        "envFrom": [
+            {"prefix": "DB_", "secretRef": {"name": "db"}},
+            {"configMapRef": {"name": "settings", "optional": True}},
+        ],
+        "env": [
+            {"name": "MODE", "value": "test"},
+            {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}},
+            {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "c", "optional": True}}},
+            {"name": "IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}},
+            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        ],
+    }
+    assert list(environment_lines(shown)) == [
+        "Environment Variables from:",
+        "  db  Secret with prefix 'DB_'  Optional: false",
+        "  settings  ConfigMap  Optional: true",
+        "Environment:",
+        "  MODE: test",
+        "  PASSWORD: <set to the key 'password' of secret 'db'>  Optional: false",
+        "  COLOUR: <set to the key 'c' of config map 's'>  Optional: true",
+        "  IP: (v1:status.podIP)",
+        "  CPU: (limits.cpu)",
+    ]
+    assert list(environment_lines({})) == []

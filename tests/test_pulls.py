@@ -16,6 +16,7 @@ from evenkeel.runtime.process.image_config import NO_CONFIG, Manifest
 from evenkeel.runtime.process.image_store import StoredImage
 from evenkeel.runtime.process.pulls import Pulls
 from evenkeel.runtime.process.skopeo import PullFailed
+from tests.models.agents import until
 
 APP = "registry.example/app:1"
 MINE, YOURS = Credential("me", "1"), Credential("you", "2")
@@ -206,9 +207,9 @@ def test_all_who_wait_for_an_image_share_one_pull_and_it_ends_with_the_last_of_t
         node = Node(FakeRegistry(None))
         node.registry.may_answer.clear()
         first, second = (asyncio.ensure_future(node.run(number)) for number in (1, 2))
-        await asyncio.sleep(0.01)
+        both = {Attempt("u", "main", 1), Attempt("u", "main", 2)}
+        await until(lambda: node.pulls.awaited == both and node.registry.under_way > 0)
         assert len(node.pulls.under_way()) == 1
-        assert node.pulls.awaited == {Attempt("u", "main", 1), Attempt("u", "main", 2)}
         node.pulls.give_up(Attempt("u", "main", 1))
         with pytest.raises(NoImage):
             await first
@@ -230,7 +231,7 @@ def test_so_many_images_are_pulled_at_once_as_the_settings_say(at_once: int, mos
         node.registry.may_answer.clear()
         images = [f"registry.example/app:{number}" for number in range(4)]
         running = [asyncio.ensure_future(node.run(number, image)) for number, image in enumerate(images)]
-        await asyncio.sleep(0.02)
+        await until(lambda: len(node.pulls.awaited) == 4 and node.registry.under_way >= most)
         node.registry.may_answer.set()
         await asyncio.gather(*running)
         assert node.registry.most_under_way == most

@@ -1,6 +1,8 @@
 """Directories are removed whole, also while others remove parts of them."""
 
+import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -32,5 +34,24 @@ def test_a_part_that_another_removal_takes_meanwhile_does_not_end_this_one(
 
 
 def test_what_is_not_there_is_removed_already(tmp_path: Path):
+    (tmp_path / "other").mkdir()
     tree_removal.remove_tree(str(tmp_path / "pod"))
     tree_removal.remove_tree(str(tmp_path / "pods" / "pod"))
+    assert list(tmp_path.iterdir()) == [tmp_path / "other"]
+
+
+def test_many_names_in_one_directory_take_no_memory_to_remove(tmp_path: Path):
+    """Names of one file cost a container no more than their directory."""
+    crowd = tmp_path / "pod" / "crowd"
+    crowd.mkdir(parents=True)
+    (tmp_path / "pod" / "file").touch()
+    for number in range(10_000):
+        os.link(tmp_path / "pod" / "file", crowd / f"{number:0200}")
+    tracemalloc.start()
+    try:
+        tree_removal.remove_tree(str(tmp_path / "pod"))
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not (tmp_path / "pod").exists()
+    assert most_bytes < 1 << 20

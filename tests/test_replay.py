@@ -1,4 +1,4 @@
-"""`evenkeel replay` and `evenkeel why`: decisions made again from the journal, and told in sentences."""
+"""`evenkeel replay` and `evenkeel why`: decisions made again from the journal, and explained in sentences."""
 
 import contextlib
 import json
@@ -227,6 +227,12 @@ def test_a_history_ends_with_the_phase_that_the_pod_has(tmp_path):
             "Running",
             "Pending",
         ]
+
+
+@pytest.mark.parametrize("word", ["pod/small", "pods/small", "po/small", "Pod/small", "default/small"])
+def test_why_takes_the_names_of_pods_that_other_commands_take(state, capsys, word):
+    code, out, _ = run(capsys, "why", word, "--state-dir", state)
+    assert (code, out) == (0, run(capsys, "why", "small", "--state-dir", state)[1])
 
 
 @pytest.mark.req("E14")

@@ -27,7 +27,7 @@ from evenkeel.runtime.environment import (
     environment,
     expanded,
     missing_data,
-    refusal,
+    problems,
     value_of,
     wants_addresses,
     with_addresses,
@@ -134,7 +134,7 @@ def test_command_and_args_are_expanded_with_declared_variables_only():
 )
 def test_a_variable_may_be_a_field_of_the_pod_or_an_amount(source, value):
     container = Container("main", command=("x", "$(A)"), env=(EnvVar("A", value_from=source),))
-    assert refusal(POD, container) == ""
+    assert not list(problems(POD, container))
     assert environment(POD, container, "web")["A"] == value
     assert arguments(POD, container) == ("x", value)
 
@@ -154,7 +154,7 @@ def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(resource, divisor
     node = NodeAmounts({"memory": Quantity("1000Mi"), "cpu": Quantity("3500m")})
     source = from_amount(resource, "other", divisor)
     assert value_of(source, POD, Container(), {NODE_AMOUNTS: node}) == value
-    assert refusal(POD, Container("main", env=(EnvVar("A", value_from=source),))) == ""
+    assert not list(problems(POD, Container("main", env=(EnvVar("A", value_from=source),))))
 
 
 def test_a_limit_of_the_pod_is_the_limit_of_a_container_without_one():
@@ -167,8 +167,8 @@ def test_a_limit_of_the_pod_is_the_limit_of_a_container_without_one():
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (EnvVarSource(), "this source cannot be had here"),
-        (from_field("status.phase"), 'fieldPath "status.phase" cannot be had here'),
+        (EnvVarSource(), "this source is not supported here"),
+        (from_field("status.phase"), 'fieldPath "status.phase" is not supported here'),
         (from_field("metadata.annotations['nul']"), "holds a NUL character"),
         (from_amount("limits.memory", "none"), 'the pod has no container "none"'),
         (from_amount("memory"), "neither limits.NAME nor requests.NAME"),
@@ -176,8 +176,9 @@ def test_a_limit_of_the_pod_is_the_limit_of_a_container_without_one():
 )
 def test_a_variable_that_cannot_be_had_is_refused_and_not_left_empty(source, told):
     container = Container("main", env=(EnvVar("A", "1"), EnvVar("B", value_from=source)))
-    assert refusal(POD, container).startswith("env[1].valueFrom: ")
-    assert told in refusal(POD, container)
+    (problem,) = problems(POD, container)
+    assert problem.startswith("env[1].valueFrom: ")
+    assert told in problem
 
 
 DATA = {
@@ -242,7 +243,7 @@ def test_an_optional_value_that_is_missing_is_left_out():
 def test_a_missing_value_is_what_the_container_waits_for(source, message):
     container = Container("app", env=(EnvVar("A", value_from=source),))
     assert message in missing_data(POD, container, DATA)
-    assert not refusal(POD, container), "it may come later"
+    assert not list(problems(POD, container)), "it may come later"
     assert "\xff" not in missing_data(POD, container, DATA)
 
 
@@ -254,7 +255,7 @@ def test_addresses_are_known_when_the_container_starts():
     names = ("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs")
     container = Container("app", env=tuple(EnvVar(name, value_from=from_field(name)) for name in names))
     assert wants_addresses(container)
-    assert not refusal(POD, container)
+    assert not list(problems(POD, container))
     with pytest.raises(NoAddress):
         declared(POD, container)
     own = with_addresses(POD, "10.0.0.1", ("10.88.0.2", "fd00::2"))

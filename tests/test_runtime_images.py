@@ -297,6 +297,28 @@ def test_an_archive_is_unpacked_within_bounds(tmp_path: Path) -> None:
             archives.unpack(file, str(target), "bomb", bounds)
 
 
+@pytest.mark.parametrize("depth", [300, 1800])
+def test_a_path_may_be_as_deep_as_the_kernel_allows(depth: int, place: Place) -> None:
+    """The archive has an entry for the last name alone, and the directories above it are made."""
+    root = place.unpacked(tar(entry("a/" * depth + "file", b"x")))
+    assert (root / ("a/" * depth) / "file").read_bytes() == b"x"
+    assert stat.S_IMODE((root / ("a/" * (depth - 1))).stat().st_mode) == 0o755
+    place.images.remove_unused(frozenset())  # pytest could not remove it
+
+
+def test_directories_without_entries_count_as_entries(tmp_path: Path) -> None:
+    path, target = tmp_path / "deep.tar", tmp_path / "target"
+    path.write_bytes(tar(entry("a/" * 50 + "file")))
+    target.mkdir()
+    with path.open("rb") as file, pytest.raises(ImageRefused, match="more entries"):
+        archives.unpack(file, str(target), "deep", Bounds(max_entries=50))
+
+
+def test_a_path_that_is_too_deep_is_refused_with_a_sentence(place: Place) -> None:
+    with pytest.raises(ImageRefused, match="too long"):
+        place.unpacked(tar(entry("a/" * 100_000 + "file")))
+
+
 def test_a_header_that_asks_for_all_memory_is_refused(place: Place) -> None:
     info = tarfile.TarInfo("long")
     info.type, info.size = tarfile.XHDTYPE, 4 << 30

@@ -32,8 +32,15 @@ class Relayed:
         out, self.stdout = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         error, self.stderr = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.out, self.error = out, error
+        self.ended: list[tuple[int, int]] = []  # with what was open there then
         self.relay = LogRelay(
-            out, error, str(path), limits, wall_clock_ns=lambda: self.wall_ns, clock=lambda: self.now
+            out,
+            error,
+            str(path),
+            limits,
+            on_end=lambda one: self.ended.append((one, os.fstat(one).st_ino)),
+            wall_clock_ns=lambda: self.wall_ns,
+            clock=lambda: self.now,
         )
 
     def say(self, text: bytes, *, stream: str = "stdout") -> float:
@@ -92,6 +99,16 @@ def test_a_line_that_never_ended_is_kept_as_a_part(relayed: Relayed) -> None:
     assert relayed.relay.descriptors == (relayed.error,)
     last = list(read_logs(str(relayed.path)))[-1]
     assert (last.text, last.is_whole) == (b"no end", False)
+
+
+def test_the_owner_hears_of_the_end_of_a_stream_before_it_is_closed(relayed: Relayed) -> None:
+    """Its number may be another one's afterwards."""
+    streams = [(one, os.fstat(one).st_ino) for one in (relayed.out, relayed.error)]
+    os.close(relayed.stdout)
+    relayed.relay.pump(relayed.out)
+    assert relayed.ended == streams[:1]
+    relayed.relay.finish()
+    assert relayed.ended == streams
 
 
 def test_what_is_left_in_the_pipes_is_taken_at_the_end(relayed: Relayed) -> None:
@@ -190,6 +207,19 @@ def test_a_container_beyond_its_budget_is_left_to_wait(tmp_path: Path) -> None:
 def test_empty_lines_are_budgeted_as_what_they_become(tmp_path: Path) -> None:
     relayed = Relayed(tmp_path / "1.log", LogLimits(bytes_per_second=1000, burst_bytes=10_000))
     assert relayed.say(b"\n" * 1000) > 0.0
+    relayed.close()
+
+
+def test_single_bytes_are_not_read_without_end(tmp_path: Path) -> None:
+    """A read costs us as much for one byte as for many. Those that wait in the pipe are read together."""
+    relayed = Relayed(tmp_path / "1.log", LogLimits(bytes_per_second=2 << 20, burst_bytes=1 << 20))
+    reads = 1
+    while not (wait := relayed.say(b"x")):
+        reads += 1
+        assert reads <= 4096
+    relayed.now += wait
+    assert relayed.say(b"y" * 1000 + b"\n") == 0.0
+    assert texts(tmp_path / "1.log") == [b"x" * reads + b"y" * 1000]
     relayed.close()
 
 

@@ -1,4 +1,4 @@
-"""What client and keeper say to each other: whatever comes, nobody falls over it."""
+"""The messages between the agent and the supervisor. No message, whatever it holds, ends either of them."""
 
 import json
 

@@ -1,5 +1,6 @@
-"""What a security context gives a container, and what of it cannot be had and is refused."""
+"""Security contexts: what each gives a container, and what is not supported and refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +26,7 @@ from evenkeel.runtime.security import (
     Granted,
     Privileges,
     privileges,
-)
-from evenkeel.runtime.security import (
-    refusal as security_refusal,
+    problems,
 )
 
 UNCONFINED = SeccompProfile("Unconfined")
@@ -37,9 +36,9 @@ NO_USERS = "no user namespace here"
 
 
 def refusal(one: Pod, *host_access: str, **granted: Any) -> str:
-    return security_refusal(
-        one, Granted(host_access=host_access, no_user_namespace=NO_USERS)._replace(**granted)
-    )
+    """The first request that cannot be granted; empty if there is none."""
+    rights = Granted(host_access=host_access, no_user_namespace=NO_USERS)._replace(**granted)
+    return next(problems(one, rights), "")
 
 
 def pod(security: SecurityContext | None = None, **spec: Any) -> Pod:
@@ -105,7 +104,7 @@ def test_the_containers_filter_goes_before_the_pods():
     ],
 )
 def test_root_is_not_without_a_filter(security):
-    assert "Unconfined cannot be had by root" in refusal(pod(security))
+    assert "Unconfined is not allowed for root" in refusal(pod(security))
 
 
 @pytest.mark.parametrize(
@@ -272,3 +271,11 @@ def test_the_filter_is_compiled_once_and_knows_every_call_it_names():
     assert 100 < compiled.length < 4096  # the kernel takes no more
     assert not set(seccomp._ALLOWED.split()) & set(seccomp._REFUSED.split())  # noqa: SLF001
     assert seccomp.filter_problem() == ""
+
+
+def test_a_file_of_the_kernel_is_told_from_one_that_was_put_in_its_place(tmp_path):
+    fake = tmp_path / "exec"
+    fake.write_text("")
+    for path, is_real in ((Path("/proc/self/comm"), True), (fake, False)):
+        with path.open() as file:
+            assert syscalls.is_proc(file.fileno()) == is_real

@@ -60,7 +60,7 @@ def test_a_user_is_looked_up_in_the_containers_own_files():
     assert program.look_up(None, None, "")[:2] == (os.geteuid(), os.getegid())
 
 
-def test_the_keepers_loop_survives_mistakes_and_keeps_time():
+def test_the_supervisors_loop_survives_mistakes_and_keeps_time():
     mistakes: list[BaseException] = []
     done: list[str] = []
     loop = Loop(mistakes.append)

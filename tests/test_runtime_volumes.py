@@ -22,7 +22,7 @@ from evenkeel.runtime.paths import StatePaths, make_directory
 from evenkeel.runtime.process.launch import Surroundings, filesystem_spec
 from evenkeel.runtime.process.supervisor.rootfs import Mount
 from evenkeel.runtime.tree_removal import remove_tree
-from evenkeel.runtime.volumes import memory_volume_bytes, prepare, refusal
+from evenkeel.runtime.volumes import memory_volume_bytes, prepare, problems
 
 UID = "0c9c9b6e-4f4a-4d8e-9d43-0f7f2b6c1a11"
 MI = 1 << 20
@@ -63,23 +63,24 @@ def paths(tmp_path: Path) -> StatePaths:
     "volume, is_root, said",
     [
         (Volume(name="v"), True, "only emptyDir, hostPath, configMap"),
-        (empty_dir(medium="HugePages"), True, "emptyDir.medium HugePages cannot be had"),
+        (empty_dir(medium="HugePages"), True, "emptyDir.medium HugePages is not supported"),
         (empty_dir(medium="Memory"), False, "needs root"),
         (host_path("/dev/kvm", "CharDevice"), True, "no devices of the host"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_a_sentence(volume: Volume, is_root: bool, said: str) -> None:
-    assert said in refusal(pod(volume), is_root=is_root)
+    (problem,) = problems(pod(volume), is_root=is_root)
+    assert said in problem
 
 
 @pytest.mark.parametrize("volume", [empty_dir(), empty_dir(medium="Memory"), host_path("/srv")])
 def test_what_can_be_honoured_is_not_refused(volume: Volume) -> None:
-    assert refusal(pod(volume)) == ""
+    assert not list(problems(pod(volume)))
 
 
 def test_a_volume_that_nobody_mounts_is_not_refused() -> None:
     mounted = VolumeMount("other", "/x")
-    assert refusal(pod(Volume(name="v"), empty_dir("other"), mounts=(mounted,))) == ""
+    assert not list(problems(pod(Volume(name="v"), empty_dir("other"), mounts=(mounted,))))
 
 
 @pytest.mark.req("D9")
@@ -251,11 +252,6 @@ def test_what_others_remove_meanwhile_does_not_end_a_removal(
     monkeypatch.setattr(os, "unlink", was_faster)
     remove_tree(str(tmp_path / "pod"))
     assert not (tmp_path / "pod").exists()
-
-
-def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
-    remove_tree(str(tmp_path / "missing"))
-    remove_tree(str(tmp_path / "missing/too"))
 
 
 # The hosts file of a running pod

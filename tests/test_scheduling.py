@@ -10,7 +10,8 @@ from evenkeel.api.resources import ResourceRequirements
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.simulate.array_cluster import ArrayCluster
-from evenkeel.simulate.cluster import (
+from evenkeel.simulate.node_info import NodeInfo, pod_demand
+from evenkeel.simulate.plain_cluster import (
     Cluster,
     Insufficient,
     NodeRefusal,
@@ -28,7 +29,6 @@ from evenkeel.simulate.cluster import (
     shape_score,
     strategy_score,
 )
-from evenkeel.simulate.node_info import NodeInfo, pod_demand
 
 GIB = 1 << 30
 UNTAINTED = NodeSpec()

@@ -9,9 +9,9 @@ from evenkeel.api.pod import ObjectMeta, Toleration
 from evenkeel.quantity import Quantity
 from evenkeel.simulate import array_cluster
 from evenkeel.simulate.array_cluster import ArrayCluster
-from evenkeel.simulate.cluster import Cluster, Scoring, ShapePoint, Strategy
 from evenkeel.simulate.node_info import NodeInfo, PodDemand
 from evenkeel.simulate.node_table import MAX_EXACT
+from evenkeel.simulate.plain_cluster import Cluster, Scoring, ShapePoint, Strategy
 
 GPU = "example.com/gpu"
 NAMES = ("cpu", "memory", "ephemeral-storage", GPU)

@@ -1,4 +1,4 @@
-"""HTTP at the agent's socket: what each address answers, and that nobody can hold it up."""
+"""HTTP at the agent's socket: what each address answers, and that no client can hold it up."""
 
 import asyncio
 import gc
@@ -17,9 +17,9 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
+from evenkeel.server.agent_socket import SOCKET_NAME, connect, listen
 from evenkeel.server.app import serve
 from evenkeel.server.connection import Limits
-from evenkeel.server.listen import SOCKET_NAME, connect, listen
 from tests.fake_front import FakeFront, served
 from tests.models.http_client import Http, ask, wait_until
 from tests.models.manifests import POD
@@ -640,7 +640,7 @@ def test_a_client_that_is_accepted_in_the_moment_of_the_end_is_not_left_behind(f
             for _ in range(turns):
                 await asyncio.sleep(0)
             await server.close()
-            for _ in range(20):  # more than it takes to accept somebody, and to turn him away
+            for _ in range(20):  # more than it takes to accept a client, and to turn it away
                 await asyncio.sleep(0)
         return asyncio.all_tasks() - {asyncio.current_task()}
 

@@ -1,4 +1,4 @@
-"""What systemd is told: on its socket, as often as it asks, and nothing where nobody listens."""
+"""Notifications to systemd: on its socket, as often as it asks, and none where systemd does not listen."""
 
 import asyncio
 import configparser

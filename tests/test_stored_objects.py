@@ -52,6 +52,10 @@ def test_a_claim_and_a_claim_template_say_that_their_size_is_not_enforced():
     "spec, words",
     [
         ({"ports": [{"port": 80, "targetPort": 8080}]}, "clients must use port 8080 and not 80"),
+        (
+            {"ports": [{"port": 80, "targetPort": "http"}]},
+            'clients must use port "http" of the pods, which need not be 80',
+        ),
         ({"type": "LoadBalancer"}, "no port of the host is opened for type LoadBalancer"),
         ({"selector": {}}, "leads to no pod of this node"),
     ],
@@ -65,7 +69,7 @@ def test_what_is_not_as_in_a_cluster_is_noted(spec, words):
     "spec",
     [
         {"ports": [{"port": 80, "targetPort": 80}]},
-        {"ports": [{"port": 80, "targetPort": "http"}]},
+        {"clusterIP": "None", "ports": [{"port": 80, "targetPort": "http"}]},
         {"clusterIP": "None", "ports": [{"port": 80, "targetPort": 8080}]},
         {"clusterIP": "None", "ports": []},
     ],

@@ -1,7 +1,6 @@
 """The systemd driver against a directory and a systemd that does what the real one was seen to do."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from evenkeel.cgroup.drivers.processes import start_placeholder
 from evenkeel.cgroup.drivers.systemd import SystemdDriver
 from evenkeel.cgroup.drivers.systemd_units import file_value, slice_path
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
+from tests.kernel.waiting import eventually
 
 ROOT = "/e.slice"
 POD = "/e.slice/e-pod1.slice"
@@ -301,11 +301,7 @@ def test_a_scope_that_cannot_be_had_leaves_no_process(place, monkeypatch):
         place.create(SCOPE)
     assert caught.value.path == SCOPE
     (pid,) = started
-    for _ in range(1000):
-        if not is_sleeping(pid):
-            break
-        time.sleep(0.005)
-    assert not is_sleeping(pid)
+    eventually(lambda: not is_sleeping(pid))
 
 
 def test_a_unit_that_runs_elsewhere_is_not_touched(place, monkeypatch):

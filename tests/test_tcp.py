@@ -15,7 +15,7 @@ from contextlib import ExitStack
 import pytest
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.server import listener
+from evenkeel.server import tls_listener
 from evenkeel.server.tcp import TcpFlags, endpoint_from
 from tests.certificates import make_certificate, private
 from tests.fake_front import FakeFront, running, served
@@ -153,7 +153,7 @@ def test_connections_with_a_handshake_but_no_token_make_room_too(agent, certific
 def test_a_crowd_that_comes_again_and_again_leaves_a_client_time_to_show_its_token(
     agent, certificate, monkeypatch
 ):
-    monkeypatch.setattr(listener, "_LEAST_SECONDS", 60.0)
+    monkeypatch.setattr(tls_listener, "_LEAST_SECONDS", 60.0)
     client = http.client.HTTPSConnection(
         "127.0.0.1", port_of(agent), context=trusting(certificate), timeout=60
     )
@@ -302,6 +302,31 @@ def test_a_port_that_is_taken_is_reported_and_nothing_is_left(asked, tmp_path):
         with pytest.raises(EvenkeelError, match="cannot listen at"):
             asyncio.run(start())
         assert not (tmp_path / "agent.sock").exists()
+
+
+def test_an_agent_with_pods_starts_though_its_port_is_taken_and_listens_when_it_is_free(asked, tmp_path):
+    """A pod with the host's network may take the port while there is no agent."""
+    (tmp_path / "pods" / "some-uid").mkdir(parents=True)
+
+    async def start(taken: socket.socket) -> None:
+        from evenkeel.server.app import serve
+
+        port = taken.getsockname()[1]
+        endpoint = endpoint_from(asked._replace(listen=f"127.0.0.1:{port}"))
+        server = await serve(FakeFront(), str(tmp_path), endpoint=endpoint)
+        try:
+            assert (tmp_path / "agent.sock").exists()
+            assert server.listener is None
+            assert f"cannot listen at 127.0.0.1 port {port}" in server.handlers.failure
+            taken.close()
+            while server.listener is None or server.handlers.failure:
+                await asyncio.sleep(0.05)
+            assert server.listener.port == port
+        finally:
+            await server.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        asyncio.run(asyncio.wait_for(start(taken), 30))
 
 
 # A real Prometheus

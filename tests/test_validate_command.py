@@ -10,6 +10,7 @@ from evenkeel.cli.main import main
 
 GOOD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: host, command: [x]}]}\n"
 BAD = GOOD.replace("host", "5").replace("name: p", "name: P")
+REFUSED = "valid, but the agent would refuse {} with this configuration\n"
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {capacity: {cpu: 1, memory: 1Gi}}\n"
 
 
@@ -68,7 +69,13 @@ def test_json_and_yaml_say_the_same(validate):
         "source": "f.yaml",
         "line": 4,
     }
-    assert json.loads(validate(GOOD, "-o", "json")[1]) == {"valid": True, "pods": 1, "nodes": 0, "objects": 0}
+    assert json.loads(validate(GOOD, "-o", "json")[1]) == {
+        "valid": True,
+        "pods": 1,
+        "refused": 0,
+        "nodes": 0,
+        "objects": 0,
+    }
 
 
 def test_the_profile_decides(validate):
@@ -101,10 +108,35 @@ def test_manifests_come_from_standard_input_too(capsys, monkeypatch, tmp_path):
 def test_what_the_agent_would_refuse_is_told_with_the_flag_that_allows_it(validate):
     asking = GOOD.replace("spec: {", "spec: {hostPID: true, ")
     code, out, err = validate(asking)
-    assert (code, out) == (0, "1 pod: valid\n")
+    assert (code, out) == (0, f"1 pod: {REFUSED.format('1 pod')}")
     assert err.startswith("warning: f.yaml:1: the agent would refuse it: spec.hostPID: true reaches the host")
     assert "--allowed-host-access=hostPID" in err
-    assert validate(asking, "--allowed-host-access=hostPID")[2] == ""
+    assert json.loads(validate(asking, "-o", "json")[1])["refused"] == 1
+    assert validate(asking, "--allowed-host-access=hostPID") == (0, "1 pod: valid\n", "")
+
+
+def test_every_reason_to_refuse_a_pod_is_told_at_once(validate):
+    asking = GOOD.replace("spec: {", "spec: {hostPID: true, hostIPC: true, runtimeClassName: fast, ")
+    asking = asking.replace("command: [x]", "ports: [{containerPort: 80, hostPort: 81}]")
+    _, out, err = validate(asking)
+    assert out == f"1 pod: {REFUSED.format('1 pod')}"
+    fields = (
+        "containers[0].command",
+        "runtimeClassName",
+        "hostPID",
+        "hostIPC",
+        "containers[0].ports[0].hostPort",
+    )
+    told = [line.removeprefix("warning: f.yaml:1: the agent would refuse it: ") for line in err.splitlines()]
+    assert [line.partition(":")[0] for line in told] == [f"spec.{field}" for field in fields]
+
+
+def test_an_image_beside_the_manifest_is_not_refused(validate):
+    assert validate(GOOD.replace("image: host", "image: ./root")) == (0, "1 pod: valid\n", "")
+    beside = validate(GOOD.replace("image: host", "image: ./root"), "--runtime-endpoint=unix:///run/c.sock")[
+        2
+    ]
+    assert "root is a directory of this machine" in beside
 
 
 def test_what_is_refused_depends_on_the_runtime(validate):
@@ -118,7 +150,7 @@ def test_the_pods_of_a_workload_are_refused_in_one_sentence(validate):
     pod = "{metadata: {labels: {a: b}}, spec: {hostIPC: true, containers: [{name: a, image: nginx}]}}"
     spec = f"{{replicas: 3, selector: {{matchLabels: {{a: b}}}}, template: {pod}}}"
     _, out, err = validate(f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec: {spec}\n")
-    assert out == "3 pods: valid\n"
+    assert out == f"3 pods: {REFUSED.format('3 pods')}"
     assert err.count("the agent would refuse it") == 1
 
 
@@ -126,4 +158,4 @@ def test_a_pod_may_have_users_of_its_own_but_only_so_many(validate):
     assert "hostUsers" not in validate(GOOD.replace("spec: {", "spec: {hostUsers: false, "))[2]
     large = "spec: {hostUsers: false, securityContext: {fsGroup: 65536}, "
     err = validate(GOOD.replace("spec: {", large))[2]
-    assert "spec.securityContext.fsGroup: 65536 cannot be had together with hostUsers: false" in err
+    assert "spec.securityContext.fsGroup: 65536 cannot be combined with hostUsers: false" in err

@@ -589,7 +589,8 @@ def test_a_restart_rule_says_what_it_does_and_after_which_codes(rule, field):
 def test_restart_rules_need_a_restart_policy():
     rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}
     assert of_container(restartPolicyRules=[rule]) == {("FieldValueRequired", f"{C}.restartPolicy")}
-    assert not of_container(restartPolicyRules=[rule], restartPolicy="Never")
+    for action in ("Restart", "RestartAllContainers"):
+        assert not of_container(restartPolicyRules=[{**rule, "action": action}], restartPolicy="Never")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.workload_types import LabelSelector, LabelSelectorRequirement
@@ -30,6 +31,14 @@ def problems(kind, spec=None, name="w", template_spec=None, labels=None):
         "spec": whole,
     }
     return [(one.field, one.message) for one in read_manifests(json.dumps(manifest), "f").problems]
+
+
+@pytest.mark.parametrize("value", ["true", "1", "1.5", "No", ""])
+def test_the_labels_that_a_hint_tells_to_write_are_read_as_text(value):
+    labels = {"app": "a", "other": value}
+    ((_, message),) = problems("Deployment", {"selector": "absent"}, labels=labels)
+    hint = message.removeprefix("is missing: write matchLabels: ").removesuffix(", as in the template")
+    assert yaml.safe_load(hint) == labels
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_sub_path_never_leaves_its_volume(tmp_path):
 
 def test_a_directory_that_a_sub_path_makes_has_the_permissions_of_its_volume(tmp_path: Path):
     """Whatever the agent's umask is: a container of another user is to write there."""
-    tmp_path.chmod(0o2777)
+    tmp_path.chmod(0o3777)
     volume = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     before = os.umask(0o077)
     try:
@@ -230,5 +230,5 @@ def test_a_directory_that_a_sub_path_makes_has_the_permissions_of_its_volume(tmp
     finally:
         os.umask(before)
         os.close(volume)
-    assert stat.S_IMODE((tmp_path / "one" / "two").stat().st_mode) == 0o2777
-    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o2777
+    assert stat.S_IMODE((tmp_path / "one" / "two").stat().st_mode) == 0o3777
+    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o3777

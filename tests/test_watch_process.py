@@ -2,9 +2,11 @@
 tests/kernel/test_watch.py."""
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 import evenkeel
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.processes import is_dead
+from evenkeel.errors import EvenkeelError
 from evenkeel.journal.codec import to_text
 from evenkeel.policy.eviction.decide import Settings
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
@@ -27,7 +30,7 @@ from evenkeel.pressure.watch.messages import (
     step_from,
     targets_plain,
 )
-from evenkeel.pressure.watch.watch_connection import WatchConnection
+from evenkeel.pressure.watch.watch_connection import WatchConnection, existing
 from evenkeel.pressure.watch.watch_link import WatchLink
 from tests.models.agents import pods_of, until
 from tests.models.memory_files import PODS, targets_in, write_v2_memory
@@ -52,6 +55,7 @@ class Node:
         self.state.mkdir()
         self.heard: list[Message] = []
         self.news: list[str] = []
+        self.losses = 0
         self.process = subprocess.Popen(["sleep", "1000"])
         self.batch, self.web = pods_of(PODS)
         self.use(batch_mib=10, root_mib=100)
@@ -79,7 +83,10 @@ class Node:
         return {"1.1": self.batch, "1.2": self.web}
 
     def link(self) -> WatchLink:
-        return WatchLink(str(self.state), self.introduce, self.heard.append, self.news.append)
+        return WatchLink(str(self.state), self.introduce, self.heard.append, self.news.append, self.lost)
+
+    def lost(self) -> None:
+        self.losses += 1
 
     def introduce(self, connection: WatchConnection) -> None:
         connection.send({"do": "settings", **settings_message(GIVEN), "state": None})
@@ -110,6 +117,17 @@ async def there(link: WatchLink, other_than: int = 0) -> int:
     await until(lambda: link.connection is not None and link.connection.pid != other_than)
     assert link.connection is not None
     return link.connection.pid
+
+
+async def found_again(node: Node) -> tuple[WatchLink, int]:
+    """The link of a second agent, which has found the watch of the first one; and that one's process number."""
+    link = node.link()
+    link.open()
+    pid = await there(link)
+    await link.close(end=False)
+    link = node.link()
+    assert await link.find() is not None
+    return link, pid
 
 
 def ends(process: "subprocess.Popen[bytes]") -> Callable[[], bool]:
@@ -207,6 +225,7 @@ def test_a_watch_that_is_killed_is_followed_by_one_that_knows_who_was_killed(nod
         second = await there(link, other_than=first)
         assert [one["uid"] for one in node.heard if one["event"] == "found"] == ["u-batch"]
         assert node.news == ["the watch over memory ended: another one is started"]
+        assert node.losses == 1
         # Its memory is not back yet, and it is no candidate a second time.
         assert link.connection is not None
         await link.connection.ping(30)
@@ -282,15 +301,97 @@ def test_one_of_another_version_is_replaced_by_one_that_has_its_targets_before(n
 
 def test_there_is_one_for_a_state_directory_and_it_goes_with_it(node):
     async def story() -> None:
-        link = node.link()
-        link.open()
-        first = await there(link)
-        await link.close(end=False)
-        link = node.link()
-        assert await link.find() is not None
+        link, first = await found_again(node)
         assert await there(link) == first
         await link.close(end=False)
         (node.state / LOCK_NAME).unlink()
         await until(lambda: is_dead(first))
 
     run(story())
+
+
+@pytest.mark.req("A15", "E1")
+def test_an_agent_that_the_watch_has_disconnected_finds_it_again(node):
+    """As after a long stop of the agent, when more reports were waiting than the watch keeps for it."""
+
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        pid = await there(link)
+        before = link.connection
+        other, _ = existing(str(node.state)) or (None, 0)
+        assert other is not None  # the newest client takes the place of the agent
+        await until(lambda: link.connection not in (None, before))
+        assert await there(link) == pid
+        assert node.news == []  # it did not end: no pod is let go
+        assert node.losses == 0
+        other.close()
+        node.use(batch_mib=850, root_mib=950)
+        await until(lambda: bool(node.evicted()))
+        await link.close(end=True)
+        assert is_dead(pid)
+
+    run(story())
+
+
+def test_it_is_absent_until_the_first_one_watches_and_when_one_is_not_replaced_soon(node, monkeypatch):
+    started, absent_seconds = (
+        f"evenkeel.pressure.watch.watch_link.{name}" for name in ("started", "_ABSENT_SECONDS")
+    )
+
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        assert link.absence == "the watch over memory is being started"
+        pid = await there(link)
+        assert link.absence == ""
+        with monkeypatch.context() as patched:
+            patched.setattr(started, fails)
+            patched.setattr(absent_seconds, math.inf)
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: "no more processes" in node.news)
+            assert link.absence == ""  # it may be there within a moment
+            patched.setattr(absent_seconds, 0.0)
+            assert link.absence == "the watch over memory ended, and no other one is there yet"
+        await there(link)
+        assert link.absence == ""
+        await link.close(end=True)
+
+    def fails(*_: object) -> None:
+        raise EvenkeelError("no more processes")
+
+    run(story())
+
+
+def test_one_that_ends_between_its_discovery_and_the_introduction_counts_as_lost(node):
+    async def story() -> None:
+        link, first = await found_again(node)
+        before = link.connection
+        assert before is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not before.is_open)
+        link.open()
+        assert link.absence == "the watch over memory is being started"
+        await there(link, other_than=first)
+        assert node.losses == 1
+        assert link.absence == ""
+        await link.close(end=True)
+
+    run(story())
+
+
+# What it loads
+
+
+def test_the_watch_loads_nothing_that_it_does_not_need():
+    unwanted = {"asyncio", "selectors", "sqlite3", "ssl", "subprocess", "yaml", "zlib"}
+    script = f"import sys, evenkeel.pressure.watch.process; print(*{unwanted}.intersection(sys.modules))"
+    package = str(Path(evenkeel.__file__).parent.parent)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": package},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == []

@@ -1,6 +1,7 @@
 """The commands and addresses for workloads, against a front that is served on a real socket."""
 
 import json
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from evenkeel.api.config import Profile
 from evenkeel.api.workload_pods import replica
 from evenkeel.api.workload_types import (
+    Condition,
     CronJobStatus,
     DaemonSetStatus,
     DeploymentStatus,
@@ -33,7 +35,7 @@ spec:
   template:
     metadata: {labels: {app: web}}
     spec:
-      containers: [{name: server, image: ./image.tar}]
+      containers: [{name: server, image: ./image, command: [x]}]
 ---
 apiVersion: batch/v1
 kind: Job
@@ -42,7 +44,7 @@ spec:
   template:
     spec:
       restartPolicy: Never
-      containers: [{name: server, image: host}]
+      containers: [{name: server, image: host, command: [x]}]
 """
 
 
@@ -61,7 +63,7 @@ def test_workloads_of_two_kinds_and_one_name_are_applied_and_deleted_by_file(cli
     path.write_text(MANIFEST)
     assert cli("apply", "-f", str(path)) == (0, "deployment.apps/web created\njob.batch/web created\n", "")
     deployment = front.made["Deployment/default/web"]
-    assert deployment.spec.template.spec.containers[0].image == f"{tmp_path}/image.tar"
+    assert deployment.spec.template.spec.containers[0].image == f"{tmp_path}/image"
     assert cli("delete", "-f", str(path))[:2] == (0, 'deployment "web" deleted\njob "web" deleted\n')
     assert front.made == {}
 
@@ -70,8 +72,6 @@ def test_a_deletion_waits_for_the_pods_of_the_workload(cli, agent, front):
     made = put(front, "Deployment", {"replicas": 1})
     pod = running(replica(made, "web-x", Profile.DOCUMENTS))
     agent.call(front.put, pod)
-    from threading import Timer
-
     Timer(0.2, lambda: agent.call(front.remove, pod.key)).start()
     assert cli("delete", "deployment/web")[:2] == (0, 'deployment "web" deleted\n')
     assert not front.held
@@ -125,7 +125,7 @@ def test_what_is_missing_is_reported(cli):
 
 def test_a_workload_is_scaled(cli, front):
     put(front, "Deployment", {"replicas": 1})
-    assert cli("scale", "--replicas", "4", "deployment/web") == (0, "deployment/web scaled\n", "")
+    assert cli("scale", "--replicas", "4", "deployment/web") == (0, "deployment.apps/web scaled\n", "")
     assert front.made["Deployment/default/web"].spec.replicas == 4
     put(front, "DaemonSet")
     assert "has no replicas" in cli("scale", "--replicas", "4", "ds/web")[2]
@@ -134,7 +134,7 @@ def test_a_workload_is_scaled(cli, front):
 
 def test_a_restart_changes_an_annotation_of_the_template(cli, front):
     before = put(front, "Deployment", {"replicas": 1})
-    assert cli("rollout", "restart", "deployment/web") == (0, "deployment/web restarted\n", "")
+    assert cli("rollout", "restart", "deployment/web") == (0, "deployment.apps/web restarted\n", "")
     after = front.made["Deployment/default/web"]
     assert list(after.spec.template.metadata.annotations) == ["kubectl.kubernetes.io/restartedAt"]
     assert after.spec.template.spec == before.spec.template.spec
@@ -152,6 +152,35 @@ def test_the_status_of_a_rollout_is_told_until_it_is_complete(cli, front):
         available_replicas=1,
     )
     assert cli("rollout", "status", "deployment/web") == (0, 'deployment "web" successfully rolled out\n', "")
+
+
+def test_waiting_for_a_rollout_ends_with_its_timeout_though_nothing_changes(cli, front):
+    put(front, "Deployment", {"replicas": 1}, observed_generation=1, replicas=1, updated_replicas=1)
+    code, said, problem = cli("rollout", "status", "deployment/web", "--timeout", "10ms")
+    assert (code, said.count("\n")) == (1, 1)
+    assert problem == "evenkeel: deployment.apps/web was not rolled out in 0.01 s\n"
+    code, _, problem = cli("rollout", "status", "deployment/web", "--timeout", "soon")
+    assert code == 2
+    assert '"soon" is not a duration' in problem
+
+
+def test_a_rollout_fails_when_its_deadline_passes_though_no_pod_changes(cli, agent, front):
+    made = put(front, "Deployment", {"replicas": 1}, observed_generation=1, replicas=1, updated_replicas=1)
+    late = Condition("Progressing", "False", reason="ProgressDeadlineExceeded")
+    failed = made._replace(status=made.status._replace(conditions=(late,)))
+    Timer(0.1, lambda: agent.call(front.made.update, {key_of(made): failed})).start()
+    code, _, problem = cli("rollout", "status", "deployment/web")
+    assert (code, problem) == (1, 'evenkeel: deployment "web" exceeded its progress deadline\n')
+
+
+def test_a_kind_may_have_the_group_with_which_it_is_printed(cli, front):
+    put(front, "Deployment")
+    printed = cli("get", "all", "-o", "name")[1].strip()
+    assert printed == "deployment.apps/web"
+    assert cli("get", printed, "-o", "name")[1].strip() == printed
+    assert cli("get", "deployments.apps", "-o", "name")[1].strip() == printed
+    assert 'no kind "deployment.batch"' in cli("get", "deployment.batch/web")[2]
+    assert cli("delete", printed)[:2] == (0, 'deployment "web" deleted\n')
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenkeel.api.yaml_text import MAX_DEPTH, MAX_VALUES, LinedDict, LinedList, SpelledFloat, documents
+from evenkeel.api.yaml_text import (
+    MAX_DEPTH,
+    MAX_DOCUMENTS,
+    MAX_VALUES,
+    LinedDict,
+    LinedList,
+    SpelledFloat,
+    documents,
+)
 from evenkeel.errors import Problem
 from tests.strategies import plain_values
 
@@ -209,6 +217,13 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds():
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     problem, _ = refused("\n".join(lines))
     assert f"more than {MAX_VALUES} values" in problem.message
+
+
+def test_a_text_of_countless_documents_is_read_up_to_a_bound_even_if_they_are_empty():
+    assert read("---\n" * MAX_DOCUMENTS) == []
+    problem, values = refused("a\n" + "---\n" * (MAX_DOCUMENTS + 10))
+    assert problem.message == f"holds more than {MAX_DOCUMENTS} documents: split it"
+    assert (problem.line, values) == (MAX_DOCUMENTS + 1, ["a"])
 
 
 def test_merged_aliases_count_too():

@@ -5,7 +5,8 @@ reads input collects `Problem`s and reports all of them at once.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 
 class EvenkeelError(Exception):
@@ -20,9 +21,8 @@ class EvenkeelError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-NODE_RULE = (
-    "NodeRule"  # the kind of a problem with a pod that is valid in Kubernetes, and that this node cannot run
-)
+# The kind of a problem with a pod that is valid in Kubernetes, and that this node cannot run.
+NODE_RULE = "NodeRule"
 
 
 class Problem(NamedTuple):

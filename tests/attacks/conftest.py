@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.agents import READY_SECONDS, RUNTIMES, Up, up
+from tests.kernel.agents import RUNTIMES, Up, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.conftest import (
     _nothing_left,
@@ -15,10 +15,10 @@ from tests.kernel.conftest import (
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_report_header,
+    pytest_runtest_makereport,
     spawn,
 )
 from tests.kernel.small_disk import small
-from tests.kernel.waiting import eventually
 
 __all__ = [
     "_nothing_left",
@@ -27,6 +27,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_report_header",
+    "pytest_runtest_makereport",
     "small",
     "spawn",
     "up",
@@ -57,7 +58,4 @@ def shared_agent(
 def agent(shared_agent: Up) -> Iterator[Up]:
     """Runs already, and for the tests after this one too. The pods of a test are gone after it."""
     yield shared_agent
-    names = [one["metadata"]["name"] for one in shared_agent.client.pods()]
-    for name in names:
-        shared_agent.client.delete("default", name, 0)
-    eventually(lambda: not shared_agent.client.pods(), within_seconds=READY_SECONDS)
+    shared_agent.delete_all()

@@ -4,6 +4,7 @@ that changes all the time.
 A storm is made from a seed alone. After each fault everything must become as it should be, and at the end nothing may
 be left."""
 
+import errno
 import os
 import random
 import secrets
@@ -69,7 +70,7 @@ class Load(Story):
                 wrong.append(f"{name} is leaving")
                 continue
             (wanted_main,), (main,) = wanted.manifest["spec"]["containers"], pod["spec"]["containers"]
-            if wanted_main.get("env") != main.get("env"):
+            if _changeable(wanted_main) != _changeable(main):
                 wrong.append(f"{name} is not as it was changed to be")
         return wrong
 
@@ -95,7 +96,7 @@ class FaultStorm:
             self._fork_without_end,
         ]
         if self.agent.containerd is None:
-            found += [self._kill_keeper, self._kill_keeper_and_agent, self._stop_keeper]
+            found += [self._kill_supervisor, self._kill_supervisor_and_agent, self._stop_supervisor]
         else:
             found += [self._kill_containerd, self._stop_containerd]
         return found
@@ -120,7 +121,11 @@ class FaultStorm:
         self._check_nothing_left()
 
     def check(self) -> None:
-        eventually(lambda: not not_ready(self.agent), within_seconds=READY_SECONDS)
+        eventually(
+            lambda: not not_ready(self.agent),
+            within_seconds=READY_SECONDS,
+            told=lambda: f"{not_ready(self.agent)}\n{self.agent.log_tail()}",
+        )
         self.load.settle()
         self.load.check()
         assert not self._frozen(), "something is frozen"
@@ -146,13 +151,13 @@ class FaultStorm:
         self.agent.kill()
         self._restart()
 
-    def _kill_keeper(self) -> None:
-        _signal(self.agent.keeper_pid(), signal.SIGKILL)
+    def _kill_supervisor(self) -> None:
+        _signal(self.agent.supervisor_pid(), signal.SIGKILL)
 
-    def _kill_keeper_and_agent(self) -> None:
-        keeper = self.agent.keeper_pid()
+    def _kill_supervisor_and_agent(self) -> None:
+        supervisor = self.agent.supervisor_pid()
         self.agent.kill()
-        _signal(keeper, signal.SIGKILL)
+        _signal(supervisor, signal.SIGKILL)
         self._restart()
 
     def _kill_watch(self) -> None:
@@ -176,8 +181,8 @@ class FaultStorm:
     def _stop_guard(self) -> None:
         self._stopped(self.agent.guard_pid(), SHORT_SECONDS)
 
-    def _stop_keeper(self) -> None:
-        self._stopped(self.agent.keeper_pid(), self._most_seconds())
+    def _stop_supervisor(self) -> None:
+        self._stopped(self.agent.supervisor_pid(), self._most_seconds())
 
     def _most_seconds(self) -> float:
         return LONG_SECONDS if self.is_patient and self.random.random() < 0.3 else SHORT_SECONDS
@@ -236,13 +241,32 @@ class FaultStorm:
         then all that was accepted is there again, and nothing else."""
         assert self._place is not None
         _run("sync", "--file-system", str(self._place))  # what is accepted is there a second later anyway
-        running = sorted(self._running())
+        lasting = self._lasting()
         break_disk(self._place)
+        phases = self._lasting()
+        assert [uid for uid, phase in lasting.items() if phase == "Running" != phases.get(uid, phase)] == []
+        # As committed last, now that nothing more can be: until then a pod may have been started, or have ended.
+        running = sorted(self._running())
         self.load.step()
         eventually(lambda: not_ready(self.agent), within_seconds=READY_SECONDS)
         self.load.step()
         assert sorted(self._running()) == running
+        before = {name: _first(self.agent.status(name)).get("containerID") for name in running}
         restart_machine(self.agent, self._place)
+        if self.agent.containerd is not None:
+            # The agent waits a moment for the runtime's word on how each ended, and says until then that it runs.
+            for name, ended in before.items():
+                self.agent.await_that(name, lambda status: _runs_without(status, ended))  # noqa: B023 called here
+
+    def _lasting(self) -> dict[str, str]:
+        """The phases of pods that run on until they are deleted, by UID; without those that are being deleted."""
+        return {
+            one["metadata"]["uid"]: one["status"]["phase"]
+            for one in self.agent.client.pods()
+            if "deletionTimestamp" not in one["metadata"]
+            and (wanted := self.load.wanted.get(one["metadata"]["name"])) is not None
+            and wanted.exit_code is None
+        }
 
     def _running(self) -> list[str]:
         return [
@@ -263,6 +287,24 @@ class FaultStorm:
                 self.agent.kill()
                 _run("mount", device, str(self._place))
         self._restart()
+
+
+def _changeable(container: dict[str, Any]) -> tuple[object, object]:
+    """What a story changes of a container."""
+    return container.get("env"), container.get("resources", {}).get("requests", {}).get("memory")
+
+
+def _first(status: dict[str, Any]) -> dict[str, Any]:
+    """Of its container statuses."""
+    first, *_ = status.get("containerStatuses") or [{}]
+    return first
+
+
+def _runs_without(status: dict[str, Any], ended: str | None) -> bool:
+    """Whether the pod's container is another one than that which has ended, or the pod does not run."""
+    first = _first(status)
+    is_other = "running" in first.get("state", {}) and first.get("containerID") != ended
+    return status.get("phase") != "Running" or is_other
 
 
 def _signal(pid: int | None, number: int) -> None:
@@ -308,8 +350,7 @@ def restart_machine(agent: Up, place: Path) -> None:
         agent.containerd.kill()
     tops = [*agent.root.paths(), *(top / agent.root.paths()[0].name for top in named_hierarchies())]
     eventually(lambda: _all_ended(agent), within_seconds=READY_SECONDS)
-    for cgroup in (cgroup for top in tops for cgroup in cgroups_below(top, deepest_first=True)):
-        cgroup.rmdir()
+    eventually(lambda: all(map(_is_cleared, tops)), within_seconds=READY_SECONDS)
     _run("umount", "--recursive", "--lazy", str(place))
     shutil.copyfile(image, copy)
     checked = subprocess.run(["e2fsck", "-fy", copy], check=False, capture_output=True, text=True)
@@ -323,10 +364,22 @@ def restart_machine(agent: Up, place: Path) -> None:
 def _all_ended(agent: Up) -> bool:
     (top, *_) = agent.root.paths()
     pods = [pid for cgroup in (top, *cgroups_below(top)) for pid in processes_in(cgroup)]
-    left = [*pods, *filter(None, (agent.keeper_pid(), agent.watch_pid()))]
+    left = [*pods, *agent.beside()]
     for pid in left:
         _signal(pid, signal.SIGKILL)
     return not left
+
+
+def _is_cleared(top: Path) -> bool:
+    """Removes the cgroups below. The kernel counts a process for a moment after it lists it no more."""
+    for cgroup in cgroups_below(top, deepest_first=True):
+        try:
+            cgroup.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+    return True
 
 
 @contextmanager

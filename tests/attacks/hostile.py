@@ -1,14 +1,12 @@
 """Hostile pods: programs of tests/attacks/programs as containers, in an image or on the host's files, and what they
 said."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from evenkeel.cli.client import AgentRefused
 from tests.kernel.agents import READY_SECONDS, Up, pod
 from tests.kernel.conftest import MACHINE
-from tests.kernel.live_tree import content
+from tests.kernel.live_tree import raw_content
 from tests.kernel.waiting import eventually
 from tests.machines.container_images import ARCHIVES, TEST, container_images
 from tests.machines.programs import programs
@@ -40,7 +38,7 @@ def said(agent: Up, name: str) -> list[str]:
     uid = found["metadata"]["uid"] if found else "*"
     lines: list[str] = []
     for path in sorted((agent.state / "logs").glob(f"default_{name}_{uid}/*/*.log")):
-        entries = (content(path) or "").splitlines()
+        *entries, _ = (raw_content(path) or b"").decode().split("\n")  # the last one may be written just now
         lines += [entry.split(" ", 3)[3] for entry in entries if entry.count(" ") >= 3]
     return lines
 
@@ -50,41 +48,55 @@ def await_said(agent: Up, name: str, last: str = "done") -> list[str]:
 
     def all_of_it() -> list[str]:
         lines = said(agent, name)
-        assert lines or not is_refused(agent, name)
+        assert lines or not is_refused(agent.status(name)), told_of(agent, name)
         return lines if last in lines else []
 
-    try:
-        return eventually(all_of_it, within_seconds=PATIENCE_SECONDS)
-    except AssertionError:
-        raise AssertionError(_told_of(agent, name)) from None
+    return eventually(all_of_it, within_seconds=PATIENCE_SECONDS, told=lambda: told_of(agent, name))
 
 
-def _told_of(agent: Up, name: str) -> str:
+def told_of(agent: Up, name: str) -> str:
     """What there is to know of a pod that did not do as it should."""
-    status = json.dumps(agent.pod(name).get("status"), indent=1)
-    return f"{name} said {said(agent, name)}\n{status}\n{agent.log.read_text()[-3000:]}"
+    return f"{name} said {said(agent, name)}\n{agent.told_of(name)}"
 
 
-def is_refused(agent: Up, name: str) -> bool:
-    """Whether the pod was not admitted, or its container could not be started."""
-    status = agent.status(name)
+def is_refused(status: dict[str, Any]) -> bool:
+    """Whether the status is of a pod that was not admitted, or of one whose container could not be started. A pod may
+    have failed with a container that was never tried."""
     ends = [one.get("lastState", {}) | one.get("state", {}) for one in status.get("containerStatuses", ())]
     is_unstartable = any(
         end.get("terminated", {}).get("reason") == "StartError"
         or end.get("waiting", {}).get("reason") == "CreateContainerError"
+        or (end.get("waiting", {}).get("reason") == "ContainerCreating" and end["waiting"].get("message"))
         for end in ends
     )
-    return is_unstartable or (status.get("phase") == "Failed" and not ends)
+    has_run = any("terminated" in end or "running" in end for end in ends)
+    return is_unstartable or (status.get("phase") == "Failed" and not has_run)
 
 
-def await_refused_or_done(agent: Up, name: str) -> None:
-    """Until the pod was refused, or has said all that it has to say."""
-    try:
-        eventually(
-            lambda: is_refused(agent, name) or "done" in said(agent, name), within_seconds=PATIENCE_SECONDS
-        )
-    except AssertionError:
-        raise AssertionError(_told_of(agent, name)) from None
+def await_refused(agent: Up, name: str, *, within_seconds: float = PATIENCE_SECONDS) -> None:
+    agent.await_that(name, is_refused, within_seconds=within_seconds)
+
+
+def await_refused_or_running(agent: Up, name: str, *, within_seconds: float = PATIENCE_SECONDS) -> bool:
+    """Whether the pod was refused; it runs, if not. A refused pod is tried again, and is not always seen to be one."""
+    status = agent.await_that(
+        name,
+        lambda status: status.get("phase") == "Running" or is_refused(status),
+        within_seconds=within_seconds,
+    )
+    return is_refused(status)
+
+
+def await_refused_or_done(agent: Up, name: str) -> bool:
+    """Whether the pod was refused; it has said all that it has to say, if not."""
+
+    def outcome() -> str:
+        if is_refused(agent.status(name)):
+            return "refused"
+        return "done" if "done" in said(agent, name) else ""
+
+    found = eventually(outcome, within_seconds=PATIENCE_SECONDS, told=lambda: told_of(agent, name))
+    return found == "refused"
 
 
 def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[str]:
@@ -95,11 +107,16 @@ def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[
 
 def not_ready(agent: Up) -> str:
     """Why it says that it is not; empty if it says that it is."""
-    try:
-        agent.client._asked("GET", "/readyz", {}, seconds=PATIENCE_SECONDS).close()  # noqa: SLF001 the client has no other call with a time limit
-    except AgentRefused as refusal:
-        return str(refusal)
-    return ""
+    return agent.not_ready(PATIENCE_SECONDS)
+
+
+def await_ready(agent: Up) -> None:
+    """A machine that stands still for seconds is a reason not to be, for a moment."""
+    eventually(
+        lambda: not not_ready(agent),
+        within_seconds=PATIENCE_SECONDS,
+        told=lambda: f"{not_ready(agent)}\n{agent.log_tail()}",
+    )
 
 
 def outside(path: Path) -> Path:

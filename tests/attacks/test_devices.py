@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile import IMAGES, await_said, hostile
+from tests.attacks.hostile import IMAGES, await_refused_or_done, await_said, hostile, said
 from tests.kernel.agents import Up, with_host_path
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -41,6 +41,33 @@ def test_no_setting_of_the_machine_can_be_opened_for_writing(agent: Up):
     for image in IMAGES if agent.containerd is None else ("image",):
         agent.apply(hostile(agent, f"sets-{image}", "sh", "-c", f"{script}exec sleep 100000", image=image))
         assert await_said(agent, f"sets-{image}") == ["done"]
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/self/attr", "/proc/1/../self/task", "/proc/sys/kernel"])
+def test_no_volume_takes_the_place_of_the_kernels_own_files(agent: Up, place: str):
+    """A container whose /proc were another's would be asked there for its own walls, such as an AppArmor profile."""
+    volumes = [{"name": "own", "emptyDir": {}}]
+    container = {"volumeMounts": [{"name": "own", "mountPath": place}]}
+    script = "echo fake > /proc/began; grep -c ' - proc ' /proc/self/mountinfo; echo done"
+    for image in IMAGES if agent.containerd is None else ("image",):
+        name = f"covers-{image}"
+        agent.apply(
+            hostile(agent, name, "sh", "-c", script, image=image, container=container, volumes=volumes)
+        )
+        assert await_refused_or_done(agent, name), said(agent, name)
+
+
+@pytest.mark.processes_only("runc allows it too, and has a test of its own")
+def test_figures_of_the_machine_may_be_covered(agent: Up, tmp_path: Path):
+    (tmp_path / "cpuinfo").write_text("one of its own\n")
+    volumes = [{"name": "own", "hostPath": {"path": str(tmp_path / "cpuinfo"), "type": "File"}}]
+    container = {"volumeMounts": [{"name": "own", "mountPath": "/proc/cpuinfo"}]}
+    for image in IMAGES:
+        words = ("sh", "-c", "cat /proc/cpuinfo; echo done; exec sleep 100000")
+        agent.apply(
+            hostile(agent, f"reads-{image}", *words, image=image, container=container, volumes=volumes)
+        )
+        assert await_said(agent, f"reads-{image}") == ["one of its own", "done"]
 
 
 def test_a_device_node_in_a_volume_opens_no_device_and_none_can_be_made(agent: Up, tmp_path: Path):

@@ -11,16 +11,15 @@ import pytest
 
 from tests.attacks.hostile import (
     PATIENCE_SECONDS,
+    await_refused,
     await_refused_or_done,
     await_said,
     hostile,
-    is_refused,
     outside,
     said,
 )
-from tests.attacks.silent_fuse import silent_fuse
-from tests.kernel.agents import Up, pod, with_host_path
-from tests.kernel.waiting import eventually
+from tests.attacks.silent_fuse import fuse_that_falls_silent, silent_fuse
+from tests.kernel.agents import MIB, MakeUp, Up, pod, with_host_path
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
@@ -58,12 +57,13 @@ def test_a_symlink_that_a_pod_made_takes_no_volume_elsewhere(agent: Up, tmp_path
     agent.apply(looking(agent, "inside", shared / "inside"))
     for number in range(len(LINKS)):
         for name in (f"follows-{number}", f"makes-{number}"):
-            eventually(lambda: is_refused(agent, name), within_seconds=PATIENCE_SECONDS)  # noqa: B023 called here
+            await_refused(agent, name)
             assert said(agent, name) == []
     assert not (marker.parent / "made").exists()
     assert await_said(agent, "inside") == ["/mnt/marker", "done"]
 
 
+@pytest.mark.whole_kernel("a race of system calls")
 def test_a_directory_that_becomes_a_symlink_and_back_takes_no_volume_elsewhere(agent: Up, tmp_path: Path):
     """The pod swaps them while volumes below are looked for. So what was found to be a directory need not be one when
     it is mounted."""
@@ -115,9 +115,7 @@ def test_the_agents_state_is_in_no_volume_whatever_way_leads_there(agent: Up, tm
         for name in ("straight", "alias", "part", "inner", "inner-alias"):
             await_refused_or_done(agent, name)
             assert [line for line in said(agent, name) if line != "done"] == []
-        for one in agent.client.pods():
-            agent.client.delete("default", one["metadata"]["name"], 0)
-        eventually(lambda: not agent.client.pods(), within_seconds=PATIENCE_SECONDS)
+        agent.delete_all(within_seconds=PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -146,3 +144,28 @@ def test_a_filesystem_that_does_not_answer_keeps_nobody_else_waiting(agent: Up, 
             agent.client.delete("default", name, 0)
         for name in names:
             agent.await_gone(name)
+
+
+@pytest.mark.long
+@pytest.mark.processes_only("a container runtime looks at files of its containers itself")
+def test_a_filesystem_that_falls_silent_keeps_no_pod_from_its_limit_and_no_agent_from_its_end(
+    up: MakeUp, tmp_path: Path
+):
+    """A pod has a file there open, called as the kernel calls deleted ones. Who counts disk must not ask for it."""
+    limits = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}}
+    agent = up()
+    with fuse_that_falls_silent(tmp_path / "fuse") as silenced:
+        agent.start(stop_pods=False)
+        script = f"exec 9<'{tmp_path}/fuse/x (deleted)'; echo done; exec sleep 100000"
+        holding = hostile(agent, "holds", "sh", "-c", script, image="host", container=limits)
+        agent.apply(with_host_path(holding, tmp_path / "fuse"))
+        await_said(agent, "holds")
+        silenced.set()
+        filling = hostile(
+            agent, "fills", "fill", str(24 * MIB), "0:0", "/tmp/x", image="host", container=limits
+        )
+        agent.apply({**filling, "spec": {**filling["spec"], "restartPolicy": "Never"}})
+        agent.await_evicted("fills")
+        agent.kill()
+        agent.start(stop_pods=False)
+        agent.await_phase("holds", "Running")

@@ -1,4 +1,4 @@
-"""A pod that asks for less power than it would have gets less, or is told that it cannot be had here."""
+"""A pod that asks for less power than it would have gets less, or is refused with a sentence."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,8 @@ import pytest
 
 from evenkeel.cli.client import AgentRefused
 from evenkeel.errors import InvalidInput
-from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, hostile, is_refused, run_to_the_end
+from tests.attacks.hostile import IMAGES, await_refused_or_running, hostile, run_to_the_end
 from tests.kernel.agents import Up, first_of
-from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
@@ -21,10 +20,7 @@ def is_taken(agent: Up, one: dict[str, Any]) -> bool:
         agent.apply(one)
     except (AgentRefused, InvalidInput):
         return False
-    eventually(
-        lambda: agent.phase(name) == "Running" or is_refused(agent, name), within_seconds=PATIENCE_SECONDS
-    )
-    return not is_refused(agent, name)
+    return not await_refused_or_running(agent, name)
 
 
 def status_of(agent: Up, name: str) -> dict[str, str]:

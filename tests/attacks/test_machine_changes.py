@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.attacks.hostile import PATIENCE_SECONDS, not_ready
+from tests.attacks.hostile import PATIENCE_SECONDS, await_ready
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, first_of, is_alive, pod
 from tests.kernel.waiting import eventually
 
@@ -25,11 +26,10 @@ pytestmark = [
 SLEEP = ["sleep", "100000"]
 HOUR, YEAR = 3600, 365 * 86_400
 JUMPS = (HOUR, -2 * HOUR, 40 * YEAR, -40 * YEAR)
+FLAGS = (
+    "--max-container-restart-period=20s",
+)  # so that its next start is near, however long the test has taken
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-
-
-def restarts(agent: Up, name: str) -> int:
-    return int(agent.status(name)["containerStatuses"][0].get("restartCount", 0))
 
 
 @contextmanager
@@ -42,6 +42,8 @@ def kept_clock() -> Iterator[None]:
         time.clock_settime(time.CLOCK_REALTIME, before + time.monotonic())
 
 
+# Once in five there the log of a pod that began after a jump stayed empty; why is not known.
+@pytest.mark.whole_kernel("time that is certain")
 def test_a_clock_that_jumps_starts_ends_and_delays_nothing(agent: Up):
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 60}
     agent.apply(
@@ -52,7 +54,7 @@ def test_a_clock_that_jumps_starts_ends_and_delays_nothing(agent: Up):
     pid = first_of(agent.container("stays"))
     with kept_clock():
         for number, seconds in enumerate(JUMPS):
-            before = restarts(agent, "fails")
+            before = agent.await_restarts("fails", 1)["containerStatuses"][0]["restartCount"]
             time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
             name = f"new-{number}"
             agent.apply(pod(name, ["sh", "-c", "echo said; exec sleep 100000"]))
@@ -60,11 +62,11 @@ def test_a_clock_that_jumps_starts_ends_and_delays_nothing(agent: Up):
             assert "said" in eventually(lambda: agent.cli("logs", name))  # noqa: B023 called here
             agent.client.delete("default", name)  # with its grace period of a second
             agent.await_gone(name)
-            if number < 2:  # its back-off is below a minute by then, whatever the clock says
-                eventually(lambda: restarts(agent, "fails") > before, within_seconds=READY_SECONDS)  # noqa: B023 called here
-            eventually(lambda: not not_ready(agent), within_seconds=PATIENCE_SECONDS)
+            if number < 2:  # whatever the clock says
+                agent.await_restarts("fails", before + 1, within_seconds=READY_SECONDS)
+            await_ready(agent)
         assert first_of(agent.container("stays")) == pid
-        assert [restarts(agent, name) for name in ("stays", "probed")] == [0, 0]
+        assert [agent.restarts(name) for name in ("stays", "probed")] == [0, 0]
     assert agent.phase("stays") == "Running"
 
 
@@ -81,12 +83,20 @@ def test_an_agent_that_is_started_in_another_year_knows_its_pods(up: MakeUp):
             agent.start(stop_pods=False)
             agent.await_phase("stays", "Running")
             assert first_of(agent.container("stays")) == pid
-            assert restarts(agent, "stays") == 0
+            assert agent.restarts("stays") == 0
+
+
+def is_started_again(status: dict[str, Any]) -> bool:
+    """Whether a container of the pod runs that is not its first. The pod is Running before that, too."""
+    (main,) = status.get("containerStatuses") or [{}]
+    return bool(main.get("restartCount")) and "running" in main["state"]
 
 
 def taken(pid: int) -> int:
-    """A process of ours with this PID, which was another's."""
-    for _ in range(50):
+    """A process of ours with this PID, which was another's. It is free when no process has it as its session either,
+    as the guard has that of the watch until it ends."""
+
+    def made() -> int | None:
         LAST_PID.write_text(str(pid - 1))
         child = os.fork()
         if child == 0:
@@ -95,7 +105,9 @@ def taken(pid: int) -> int:
         if child == pid:
             return child
         ended(child)
-    raise AssertionError(f"PID {pid} is not to be had")
+        return None
+
+    return eventually(made, told=lambda: f"PID {pid} is not to be had")
 
 
 def ended(pid: int) -> None:
@@ -104,6 +116,7 @@ def ended(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
+@pytest.mark.whole_kernel("/proc/sys/kernel/ns_last_pid")
 def test_a_process_that_got_the_pid_of_one_of_ours_is_left_alone(up: MakeUp):
     """Supervisor, watch and container end while no agent is there, and others have their PIDs when it comes back."""
     agent = up("--eviction-hard=memory.available<16Mi")
@@ -111,7 +124,7 @@ def test_a_process_that_got_the_pid_of_one_of_ours_is_left_alone(up: MakeUp):
     agent.apply(pod("again", SLEEP))
     agent.await_phase("again", "Running")
     container = first_of(agent.container("again"))
-    ours = [container, eventually(agent.keeper_pid), eventually(agent.watch_pid)]
+    ours = [container, eventually(agent.supervisor_pid), eventually(agent.watch_pid)]
     agent.kill()
     for pid in reversed(ours):
         os.kill(pid, signal.SIGKILL)
@@ -119,7 +132,7 @@ def test_a_process_that_got_the_pid_of_one_of_ours_is_left_alone(up: MakeUp):
     others = [taken(pid) for pid in ours]
     try:
         agent.start()
-        eventually(lambda: agent.phase("again") == "Running" and restarts(agent, "again") >= 1)
+        agent.await_that("again", is_started_again)
         assert first_of(agent.container("again")) not in others
         agent.client.delete("default", "again")
         agent.await_gone("again")
@@ -132,7 +145,7 @@ def test_a_process_that_got_the_pid_of_one_of_ours_is_left_alone(up: MakeUp):
 
 
 def test_an_agent_works_when_others_of_root_have_taken_all_inotify_instances(up: MakeUp):
-    """The quota is root's, whoever runs as root: a pod may take all of it."""
+    """The quota is that of the user root, and every pod runs as root: one pod may take all of it."""
     agent = up()
     agent.start(stop_pods=False)
     agent.apply(pod("stays", SLEEP))
@@ -141,15 +154,15 @@ def test_an_agent_works_when_others_of_root_have_taken_all_inotify_instances(up:
     with no_inotify():
         agent.apply(pod("ends", ["true"], restartPolicy="Never"), pod("fails", ["false"]))
         agent.await_phase("ends", "Succeeded")
-        eventually(lambda: restarts(agent, "fails") >= 1, within_seconds=READY_SECONDS)
+        agent.await_restarts("fails", 1, within_seconds=READY_SECONDS)
         agent.kill()
         agent.start(stop_pods=False)
         agent.write("late.json", json.dumps(pod("late", SLEEP)))
         agent.await_phase("late", "Running")
         os.kill(first_of(agent.container("late")), signal.SIGKILL)
-        eventually(lambda: restarts(agent, "late") >= 1, within_seconds=READY_SECONDS)
+        agent.await_restarts("late", 1, within_seconds=READY_SECONDS)
         assert first_of(agent.container("stays")) == pid
-        assert not not_ready(agent)
+        await_ready(agent)
 
 
 @contextmanager

@@ -6,15 +6,11 @@ import pytest
 
 from tests.attacks.hostile import PATIENCE_SECONDS, hostile
 from tests.attacks.silent_fuse import silent_fuse
-from tests.kernel.agents import MakeUp, Up, pod
+from tests.kernel.agents import MakeUp, pod
 
 pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 
 SLEEP = ["sleep", "100000"]
-
-
-def restarts(agent: Up, name: str) -> int:
-    return int(agent.status(name)["containerStatuses"][0].get("restartCount", 0))
 
 
 def test_a_process_that_cannot_be_killed_keeps_nobody_else_waiting(up: MakeUp, tmp_path: Path):
@@ -43,4 +39,4 @@ def test_a_process_that_cannot_be_killed_keeps_nobody_else_waiting(up: MakeUp, t
         assert agent.pod("stuck")
         agent.await_phase("after", "Running")
     agent.await_gone("stuck")
-    assert restarts(agent, "after") == 0
+    assert agent.restarts("after") == 0

@@ -1,4 +1,4 @@
-"""Pods that do nothing forbidden, and too much of it: they cost themselves, and nobody else.
+"""Pods that do nothing forbidden, and too much of it: they harm themselves, and no other pod.
 
 And a working directory that is chosen to lead out (CVE-2024-21626)."""
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.hostile import PATIENCE_SECONDS, hostile, is_refused, not_ready, said
-from tests.kernel.agents import MIB, Up, is_alive, pod, processes_of
+from tests.attacks.hostile import PATIENCE_SECONDS, await_ready, hostile, is_refused, said, told_of
+from tests.kernel.agents import MIB, Up, is_alive, pod, processes_of, with_host_path
 from tests.kernel.live_tree import status
 from tests.kernel.waiting import eventually
 
@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 LOG_MIB, LOG_FILES = 1, 2
 FLAGS = (f"--container-log-max-size={LOG_MIB}Mi", f"--container-log-max-files={LOG_FILES}")
 SLEEP = ["sleep", "100000"]
+SAID_MIB = 100  # by a probe within its second
 
 
 def probe(*command: str) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(agent
     )
     agent.apply(pod("calm", SLEEP))
     agent.await_phase("calm", "Running")
-    assert not not_ready(agent)
+    await_ready(agent)
     logs = [status(path) for path in (agent.state / "logs").glob("default_floods_*/*/*")]
     assert sum(log.st_size for log in logs if log) <= (LOG_FILES + 1) * LOG_MIB * MIB
     left = [pid for name in names for pid in processes_of(agent.container(name))]
@@ -62,6 +63,20 @@ def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(agent
         agent.await_gone(name)
     assert left
     assert not any(map(is_alive, left))
+
+
+@pytest.mark.processes_only("a container runtime reads the output of commands itself")
+def test_a_command_that_says_more_than_is_kept_waits_and_keeps_nobody_busy(agent: Up, tmp_path: Path):
+    """Who reads it would work as much as the command, and at the expense of all pods."""
+    command = f"echo > /count/begun; head -c {SAID_MIB * MIB} /dev/zero; echo > /count/said-all"
+    talks = hostile(agent, "talks", *SLEEP, container=probe("sh", "-c", command))
+    agent.apply(with_host_path(talks, tmp_path, at="/count"))
+    # One that was overdue before it began says nothing.
+    eventually(
+        lambda: failed_probes(agent, "talks") >= 3 and (tmp_path / "begun").exists(),
+        within_seconds=PATIENCE_SECONDS,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
 
 
 def test_a_working_directory_among_our_descriptors_leads_nowhere(agent: Up):
@@ -75,8 +90,9 @@ def test_a_working_directory_among_our_descriptors_leads_nowhere(agent: Up):
     status = Path("/").stat()
     for name, place in names.items():
         eventually(
-            lambda: is_refused(agent, name) or len(said(agent, name)) >= 2,  # noqa: B023 called here
+            lambda: is_refused(agent.status(name)) or len(said(agent, name)) >= 2,  # noqa: B023 called here
             within_seconds=PATIENCE_SECONDS,
+            told=lambda: told_of(agent, name),  # noqa: B023 called here
         )
         lines = dict(line.split() for line in said(agent, name))
         assert lines.get("top") != f"{status.st_dev}:{status.st_ino}", place

@@ -5,11 +5,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.attacks.hostile import IMAGES, hostile, run_to_the_end
 from tests.kernel.agents import Up, first_of, is_alive
+from tests.kernel.live_tree import raw_content
+from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
@@ -45,14 +48,23 @@ def outcomes(lines: list[str]) -> dict[str, set[str]]:
     return found
 
 
+def neighbour(agent: Up, user: dict[str, Any]) -> int:
+    """The first process of a pod that sleeps. What makes a container has other limits, and may not be traced, until it
+    executes the container's program."""
+    agent.apply(hostile(agent, "neighbour", *SLEEP, container=user))
+    agent.await_phase("neighbour", "Running")
+    pid = first_of(agent.container("neighbour"))
+    eventually(lambda: (raw_content(Path(f"/proc/{pid}/cmdline")) or b"").startswith(b"sleep\0"))
+    return pid
+
+
 @pytest.mark.parametrize("uid", [0, NOBODY], ids=["root", "nobody"])
 def test_processes_of_the_same_user_elsewhere_are_out_of_reach(agent: Up, uid: int):
     user = {"securityContext": {"runAsUser": uid, "runAsGroup": uid}}
-    agent.apply(hostile(agent, "neighbour", *SLEEP, container=user))
-    agent.await_phase("neighbour", "Running")
+    other = neighbour(agent, user)
     with of_the_host(uid) as own:
-        ours = [agent.pid, agent.keeper_pid(), agent.watch_pid(), agent.guard_pid()]
-        victims = [pid for pid in (own, first_of(agent.container("neighbour")), *ours) if pid]
+        ours = [agent.pid, agent.supervisor_pid(), agent.watch_pid(), agent.guard_pid()]
+        victims = [pid for pid in (own, other, *ours) if pid]
         before = [traits(pid) for pid in victims]
         for image in IMAGES:
             words = map(str, victims)
@@ -66,9 +78,7 @@ def test_processes_of_the_same_user_elsewhere_are_out_of_reach(agent: Up, uid: i
 def test_without_the_wall_they_would_be_within_reach(agent: Up):
     """A pod that the operator lets see all processes reaches those of its user: so the program above does try."""
     user = {"securityContext": {"runAsUser": NOBODY, "runAsGroup": NOBODY}}
-    agent.apply(hostile(agent, "neighbour", *SLEEP, container=user))
-    agent.await_phase("neighbour", "Running")
-    pids = str(first_of(agent.container("neighbour"))), str(agent.pid)
+    pids = str(neighbour(agent, user)), str(agent.pid)
     lines = run_to_the_end(agent, "sees", "meddle", *pids, container=user, hostPID=True)
     of_neighbour, of_agent = (
         outcomes([line for line in lines if line.split()[1:2] in ([pid], [])]) for pid in pids

@@ -40,6 +40,7 @@ def test_what_enters_a_container_for_a_probe_or_a_hook_brings_nothing_of_the_hos
         agent.apply(hostile(agent, name, "spy", str(marker), container=probing(), volumes=volumes))
     for name in names:
         await_said(agent, name, "looking")
+        agent.await_phase(name, "Running")  # only after its hook
 
     def probed() -> bool:
         return (count / "probes").exists() and (count / "probes").stat().st_size >= PROBES

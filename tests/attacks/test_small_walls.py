@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, hostile, not_ready, said
+from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, hostile, not_ready, said, told_of
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, first_of, is_alive, pod
 from tests.kernel.waiting import eventually
 
@@ -23,7 +23,7 @@ def test_a_container_has_none_of_the_hosts_keys(agent: Up):
     for image in IMAGES:
         agent.apply(hostile(agent, f"keys-{image}", "cat", "/proc/keys", image=image, restartPolicy="Never"))
     for image in IMAGES:
-        eventually(lambda: agent.phase(f"keys-{image}") in ("Succeeded", "Failed"))  # noqa: B023 called here
+        agent.await_that(f"keys-{image}", lambda status: status.get("phase") in ("Succeeded", "Failed"))
         assert [line for line in said(agent, f"keys-{image}") if "_ses" in line or "_uid" in line] == []
 
 
@@ -31,7 +31,11 @@ def test_a_pod_that_lowers_its_oom_score_is_put_right(agent: Up):
     """It may lower it to what it was set to last by one with more power; a child of another that was never raised."""
     script = "echo 0 > /proc/self/oom_score_adj; echo lowered; while :; do sleep 1; done"
     agent.apply(hostile(agent, "lowers", "sh", "-c", script))
-    eventually(lambda: "lowered" in said(agent, "lowers"), within_seconds=READY_SECONDS)
+    eventually(
+        lambda: "lowered" in said(agent, "lowers"),
+        within_seconds=READY_SECONDS,
+        told=lambda: told_of(agent, "lowers"),
+    )
     pid = first_of(agent.container("lowers"))
     eventually(lambda: score(pid) == 1000, within_seconds=READY_SECONDS)
 
@@ -99,7 +103,7 @@ def test_a_state_directory_that_is_removed_is_told_at_once(up: MakeUp):
         assert is_alive(pid)
         agent.state.mkdir()
         (agent.state / "agent.sock").symlink_to(moved / "agent.sock")
-        assert not_ready(agent)
+        eventually(lambda: not_ready(agent), within_seconds=PATIENCE_SECONDS)
     finally:
         shutil.rmtree(agent.state, ignore_errors=True)
         moved.rename(agent.state)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import InvalidInput
-from tests.attacks.hostile import await_said, hostile, is_refused
+from tests.attacks.hostile import await_refused, await_said, hostile
 from tests.kernel.agents import Up
-from tests.kernel.waiting import eventually
+from tests.kernel.waiting import PATIENCE_SECONDS
 
 FORCED = Path("/proc/sys/kernel/shm_rmid_forced")
 OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
@@ -45,7 +45,7 @@ def test_a_pods_sysctls_are_its_own_and_others_are_refused(agent: Up) -> None:
         ("unsafe", {"vm__overcommit_memory": overcommit}),
     ):
         agent.apply(hostile(agent, name, *show, securityContext=sysctls(**settings)))
-        eventually(lambda name=name: is_refused(agent, name))
+        await_refused(agent, name, within_seconds=PATIENCE_SECONDS)
     out = sysctls(**{"kernel/../vm/overcommit_memory": overcommit})
     with pytest.raises(InvalidInput, match="must be a name such as"):
         agent.apply(hostile(agent, "out", *show, securityContext=out))

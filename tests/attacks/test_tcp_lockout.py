@@ -1,15 +1,17 @@
 """A pod shares the host's network, so it reaches the port of the agent: it keeps no client with the token out."""
 
 import http.client
-import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile import PATIENCE_SECONDS, await_said, hostile, not_ready
+from tests.attacks.hostile import PATIENCE_SECONDS, await_ready, await_said, hostile
 from tests.certificates import make_certificate, private
 from tests.kernel.agents import MakeUp
+from tests.reserved_port import ReservedPort
 
 pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 
@@ -18,16 +20,16 @@ CONNECTIONS, PODS = 100, 3  # more than the agent has places for, from several s
 ASKED = 6  # each waits for a moment until the crowd has lost a place
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where the agent is to listen."""
+    with closing(ReservedPort()) as reserved:
+        yield reserved.number
 
 
 @pytest.mark.processes_only("the network is the host's with either")
-def test_a_crowd_without_a_token_keeps_no_scraper_out(up: MakeUp, tmp_path: Path):
+def test_a_crowd_without_a_token_keeps_no_scraper_out(up: MakeUp, tmp_path: Path, port: int):
     cert, key = make_certificate(tmp_path)
-    port = free_port()
     token = private(tmp_path / "token", f"{TOKEN}\n")
     agent = up(
         f"--listen=127.0.0.1:{port}",
@@ -54,5 +56,6 @@ def test_a_crowd_without_a_token_keeps_no_scraper_out(up: MakeUp, tmp_path: Path
         finally:
             connection.close()
     assert answered == [200] * ASKED
-    assert all(agent.phase(name) == "Running" for name in names)
-    assert not not_ready(agent)
+    for name in names:
+        agent.await_phase(name, "Running")
+    await_ready(agent)

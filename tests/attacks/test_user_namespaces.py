@@ -9,7 +9,7 @@ import pytest
 
 from evenkeel.errors import InvalidInput
 from evenkeel.runtime import syscalls
-from tests.attacks.hostile import IMAGES, await_said, image_of, said
+from tests.attacks.hostile import IMAGES, await_said, image_of, said, told_of
 from tests.kernel.agents import MakeUp, Up, first_of, pod
 from tests.kernel.sessions import at_terminal, done
 from tests.kernel.waiting import eventually
@@ -123,7 +123,7 @@ def test_commands_probes_and_hooks_have_the_same_users(agent: Up):
         )
     )
     assert "out" in await_said(agent, "seven")
-    eventually(lambda: agent.status("seven")["containerStatuses"][0]["ready"])
+    agent.await_that("seven", lambda status: status.get("containerStatuses", [{}])[0].get("ready"))
     # One command: each takes a guest ten seconds.
     look = "cat /proc/self/uid_map; id -u; id -G; cat /data/hook; cat /proc/self/status"
     mapping, uid, groups, hooked, *status = output(agent, "seven", "sh", "-c", look).splitlines()
@@ -165,7 +165,7 @@ def test_without_mapped_memory_a_pod_that_needs_it_says_so(agent: Up):
     mount = {"volumeMounts": [{"name": "memory", "mountPath": "/memory"}]}
     volume = {"name": "memory", "emptyDir": {"medium": "Memory"}}
     agent.apply(own(agent, "memory", STAY, volumes=[volume], container=mount))
-    eventually(lambda: "idmapped mounts" in json.dumps(agent.status("memory")))
+    agent.await_that("memory", lambda status: "idmapped mounts" in json.dumps(status))
 
 
 def kernel_version() -> tuple[int, int]:
@@ -190,22 +190,36 @@ def test_no_two_pods_have_the_same_users_and_an_adopted_pod_keeps_them(up: MakeU
     assert {name: first_of(agent.container(name)) for name in before} == processes, "they run on"
     assert users_of(agent, "three") not in before.values()
     assert output(agent, "one", "id", "-u").strip() == "0"
-    supervisor = agent.keeper_pid()
+    supervisor = agent.supervisor_pid()
     assert supervisor is not None
     os.kill(supervisor, 9)
-    eventually(lambda: agent.keeper_pid() not in (None, supervisor))
-    eventually(lambda: output(agent, "two", "id", "-u").strip() == "0")
+    eventually(lambda: agent.supervisor_pid() not in (None, supervisor))
+    # A command is refused until the agent has found the new one.
+    eventually(lambda: done(agent, "exec", "two", "--", "id", "-u").stdout == b"0\n")
     # A container that is started again is in the same namespace.
     inode = namespace(agent, "one", "user")
     os.kill(processes["one"], 9)
-    eventually(lambda: said(agent, "one").count("done") == 2)
+    eventually(lambda: said(agent, "one").count("done") == 2, told=lambda: told_of(agent, "one"))
     assert users_of(agent, "one") == before["one"]
     assert namespace(agent, "one", "user") == inode
     agent.client.delete("default", "one")
     agent.await_gone("one")
     agent.apply(own(agent, "four", STAY))
     await_said(agent, "four")
-    assert users_of(agent, "four") == before["one"], "what nobody has any more is given again"
+    assert users_of(agent, "four") not in (before["two"], users_of(agent, "three"))
+
+
+def test_no_pod_of_another_agent_has_the_same_users(agent: Up, up: MakeUp):
+    agent.apply(own(agent, "one", STAY))
+    await_said(agent, "one")
+    other = up()
+    other.start()
+    other.apply(own(other, "one", STAY), own(other, "two", STAY))
+    for name in ("one", "two"):
+        await_said(other, name)
+    agent.apply(own(agent, "two", STAY))
+    await_said(agent, "two")
+    assert len({users_of(each, name) for each in (agent, other) for name in ("one", "two")}) == 4
 
 
 def test_containers_of_a_pod_share_their_users(agent: Up):
@@ -215,7 +229,7 @@ def test_containers_of_a_pod_share_their_users(agent: Up):
         {"name": "other", "image": image_of(agent), "command": ["/bin/sh", "-c", looks]}
     )
     agent.apply(one)
-    eventually(lambda: said(agent, "both").count("done") == 2)
+    eventually(lambda: said(agent, "both").count("done") == 2, told=lambda: told_of(agent, "both"))
     assert "may" in said(agent, "both")
     assert namespace(agent, "both", "user", "main") == namespace(agent, "both", "user", "other")
 
@@ -236,6 +250,7 @@ def test_terminals_copies_and_messages_work_with_own_users(agent: Up, tmp_path: 
     assert output(agent, "stays", "stat", "-c", "%u", "/tmp/there").strip() == "0"
     assert done(agent, "cp", "stays:/tmp/there", str(tmp_path / "back")).returncode == 0
     assert (tmp_path / "back").read_text() == "content"
+    agent.await_phase("tty", "Running")
     with at_terminal(agent, "attach", "-it", "tty") as attached:
         attached.type("hello\n")
         attached.await_shown("/dev/pts/0")
@@ -248,7 +263,7 @@ def test_what_cannot_be_had_with_own_users_is_refused(agent: Up):
         with pytest.raises(InvalidInput, match="hostUsers: false"):
             agent.apply(own(agent, field.lower(), STAY, "image", **{field: True}))
     agent.apply(own(agent, "large", STAY, securityContext={"runAsUser": 65536}))
-    eventually(lambda: "0 to 65535" in agent.status("large").get("message", ""))
+    agent.await_that("large", lambda status: "0 to 65535" in status.get("message", ""))
 
 
 def test_root_without_a_filter_finds_no_way_out(agent: Up):

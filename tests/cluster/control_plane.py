@@ -245,6 +245,26 @@ class ControlPlane:
                 "data": {"kubeconfig": self.authority.cluster_kubeconfig(URL)},
             },
         )
+        # What was written is not in force yet: the API server hears of it as everybody does, and a controller signs.
+        eventually(self._is_permitted, within_seconds=READY_SECONDS)
+
+    def _is_permitted(self) -> bool:
+        self.controller_manager.check()
+        info = ("configmap", "cluster-info", "--namespace=kube-public", "--output=json")
+        seen = self.try_kubectl("get", *info, "--as=system:anonymous")
+        if (
+            seen.returncode
+            or f"jws-kubeconfig-{self._bootstrap_token[0]}" not in json.loads(seen.stdout)["data"]
+        ):
+            return False
+        command = [str(self.kubectl_program), f"--kubeconfig={self.bootstrap_kubeconfig()}"]
+        first = [*self.network.within, *command, "auth", "can-i", "create", "certificatesigningrequests"]
+        renewed = ("certificatesigningrequests", "--subresource=selfnodeclient")
+        node = ("--as=system:node:any", "--as-group=system:nodes")
+        return (
+            subprocess.run(first, capture_output=True, timeout=60, check=False).returncode == 0
+            and self.try_kubectl("auth", "can-i", "create", *renewed, *node).returncode == 0
+        )
 
     def _await(self, component: Component, port: int, path: str) -> None:
         def is_ready() -> bool:

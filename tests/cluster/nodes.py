@@ -45,6 +45,15 @@ class Node:
     def await_unreachable(self) -> None:
         self._await("Unknown", is_tainted=True)
 
+    def await_serving(self) -> None:
+        """The API server reaches the node's own server. After a restart the node counts as ready all the time."""
+        raw = f"/api/v1/nodes/{self.name}/proxy/healthz"
+        eventually(
+            lambda: self._plane.try_kubectl("get", "--raw", raw).stdout == "ok",
+            within_seconds=READY_SECONDS,
+            told=self.agent.log_tail,
+        )
+
     def _await(self, ready: str, *, is_tainted: bool) -> None:
         def is_so() -> bool:
             seen = self._seen()
@@ -59,7 +68,7 @@ class Node:
 
     def lose_power(self) -> None:
         """Everything of it is gone at once: agent, supervisor, watch and every process of a pod."""
-        beside = [self.agent.keeper_pid(), self.agent.watch_pid(), self.agent.guard_pid()]
+        beside = [self.agent.supervisor_pid(), self.agent.watch_pid(), self.agent.guard_pid()]
         self.agent.kill()
         for pid in filter(None, beside):
             os.kill(pid, signal.SIGKILL)

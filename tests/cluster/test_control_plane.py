@@ -22,7 +22,7 @@ def place(plane: ControlPlane) -> Place:
 def as_node(
     plane: ControlPlane, place: Place, kubeconfig: Path, *arguments: str, sent: str = ""
 ) -> tuple[int, str]:
-    """What kubectl says from the node's place to whoever has that kubeconfig."""
+    """The output of kubectl, run at the node's place with that kubeconfig."""
     command = [*place.network.within, str(plane.kubectl_program), f"--kubeconfig={kubeconfig}", *arguments]
     done = subprocess.run(command, input=sent, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr

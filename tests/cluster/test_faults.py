@@ -52,15 +52,20 @@ def test_without_the_api_server_pods_go_on_and_it_learns_everything_afterwards(
         found = node.agent.client.pod_or_none(workspace.name, name) or {}
         return found.get("status", {}).get("containerStatuses", [{}])[0]
 
+    def is_restarted(times: int) -> bool:
+        """A restart is counted before the container runs again, and only then there is something to fall."""
+        one = locally("falls")
+        return one.get("restartCount") == times and "running" in one["state"]
+
     plane.stop_api_server()
     try:
         fall(node, before["falls"])
-        eventually(lambda: locally("falls").get("restartCount") == 1)
+        eventually(lambda: is_restarted(1))
         node.agent.kill()
         node.agent.start()
         assert locally("stays")["restartCount"] == 0
         fall(node, before["falls"])
-        eventually(lambda: locally("falls").get("restartCount") == 2)
+        eventually(lambda: is_restarted(2))
     finally:
         plane.start_api_server()
 
@@ -87,6 +92,7 @@ def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_b
 ):
     with make_node("node3") as third:
         third.start()
+        workspace.until_schedulable(third.name)
         workspace.apply(deployment("web", replicas=6, tolerations=IMPATIENT, **held.spec))
         workspace.until_rolled_out("web")
         cut_off = workspace.uids_on(third.name)

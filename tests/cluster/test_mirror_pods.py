@@ -62,11 +62,10 @@ def test_a_mirror_that_is_deleted_is_made_again_and_the_pod_does_not_notice(work
     container = local_container(node, workspace, "local")
     for how in (("--wait=false",), ("--force", "--grace-period=0")):
         workspace.kubectl("delete", "pod", name, *how)
-        workspace.until(
+        before = workspace.until(
             name,
             lambda one: is_ready(one) and one["metadata"]["uid"] != before["metadata"]["uid"],  # noqa: B023
         )
-        before = workspace.get("pod", name)
     assert local_container(node, workspace, "local") == container
 
 

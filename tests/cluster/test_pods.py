@@ -117,16 +117,19 @@ def test_a_deleted_pod_has_its_grace_and_is_gone(workspace: Workspace, nodes: li
     workspace.apply(
         pod(
             "graceful",
-            *shell("trap 'exit 0' TERM; while :; do sleep 0.1; done"),
+            *shell("trap 'exit 0' TERM; echo trapped; while :; do sleep 0.1; done"),
             terminationGracePeriodSeconds=60,
         )
     )
     workspace.until("graceful", is_ready)
+    # It is ready when it runs, and before it has set its trap a first process does not hear of SIGTERM.
+    eventually(lambda: workspace.kubectl("logs", "graceful") == "trapped\n")
     workspace.kubectl("delete", "pod", "graceful", "--wait=true", timeout_seconds=50)
     assert not workspace.get("pod", "graceful")
 
 
 def test_a_deployment_spreads_rolls_and_scales(workspace: Workspace, nodes: list[Node]):
+    workspace.until_schedulable(*(node.name for node in nodes))
     workspace.apply(deployment("web", *SLEEP, replicas=8))
     workspace.until_rolled_out("web")
     placed = [one["spec"]["nodeName"] for one in workspace.pods(app="web")]

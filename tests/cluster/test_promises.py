@@ -18,6 +18,7 @@ from tests.machines.programs import programs
 
 SIZE = "288Mi,2cpu"
 SMALL_SHARE = 0.05
+SPINS_SECONDS = 0.5  # of processor time: what starts a loop takes less
 SPUN_SECONDS = 2.0  # of processor time, for shares that are no accident
 
 
@@ -112,6 +113,7 @@ def test_a_pod_without_a_cpu_request_is_squeezed_by_one_with(node: Node, workspa
     eventually(lambda: spun_seconds(idler) > SPUN_SECONDS)
     workspace.apply(spinner("requester", {"requests": {"cpu": "900m"}}))
     requester = workspace.until("requester", is_ready)
+    eventually(lambda: spun_seconds(requester) > SPINS_SECONDS)
     before = spun_seconds(idler), spun_seconds(requester)
     eventually(lambda: spun_seconds(requester) - before[1] > SPUN_SECONDS)
     squeezed, squeezing = spun_seconds(idler) - before[0], spun_seconds(requester) - before[1]

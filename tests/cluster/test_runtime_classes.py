@@ -75,4 +75,4 @@ def test_where_pods_are_processes_a_class_is_refused_with_a_sentence(workspace: 
     # Until the node has heard of a new class, which may take a while after an API server was away, it says just that.
     unknown = "the cluster has no RuntimeClass"
     seen = workspace.until("classed", lambda one: unknown not in one["status"].get("message", unknown))
-    assert "spec.runtimeClassName: runc cannot be had: there is one runtime" in seen["status"]["message"]
+    assert "spec.runtimeClassName: runc is not supported: there is one runtime" in seen["status"]["message"]

@@ -51,6 +51,7 @@ def test_thirty_pods_outlive_a_lost_node_and_an_agent_that_is_killed(
     names = [node.name for node in nodes]
     with make_node("node5") as third:
         third.start()
+        workspace.until_schedulable(*names, third.name)
         workspace.apply(deployment("web", replicas=REPLICAS, tolerations=IMPATIENT, **held.spec))
         workspace.until_rolled_out("web", timeout_seconds=SETTLED_SECONDS)
         assert all(workspace.uids_on(name) for name in (*names, third.name))

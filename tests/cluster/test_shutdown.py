@@ -46,6 +46,7 @@ def test_the_pods_of_a_deployment_are_elsewhere_after_a_shutdown(
 ):
     with make_node("leaving2") as node:
         node.start()
+        workspace.until_schedulable(node.name)
         workspace.apply(deployment("web", *SLEEP, replicas=6))
         workspace.until_rolled_out("web")
         assert node.pods()

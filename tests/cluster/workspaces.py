@@ -100,6 +100,18 @@ class Workspace:
         said = ("rollout", "status", f"deployment/{name}", f"--timeout={timeout_seconds:g}s")
         self.kubectl(*said, timeout_seconds=timeout_seconds + 10)
 
+    def until_schedulable(self, *nodes: str) -> None:
+        """The scheduler would give pods to each of the nodes. It hears of nodes, and of their taints, by another way
+        than we do, and leaves out those that it does not know to be ready. It says so of pods that are too large for
+        any node."""
+        for node in nodes:
+            name = f"too-large-for-{node}"
+            large = {"resources": {"requests": {"memory": "1Ti"}}}
+            there = {"kubernetes.io/hostname": node}
+            self.apply(pod(name, *SLEEP, container=large, nodeSelector=there))
+            self.until(name, lambda one: "Insufficient memory" in str(one["status"].get("conditions")))
+            self.kubectl("delete", "pod", name)
+
     def until_gone(self) -> None:
         """No pod is left."""
         try:

@@ -6,7 +6,8 @@ from evenkeel.api.config import Profile
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.node import Node
 from evenkeel.api.resources import PODS
-from evenkeel.simulate.cluster import (
+from evenkeel.simulate.node_info import NodeInfo, pod_demand
+from evenkeel.simulate.plain_cluster import (
     Scoring,
     ShapePoint,
     Strategy,
@@ -16,7 +17,6 @@ from evenkeel.simulate.cluster import (
     skips_balance,
     strategy_score,
 )
-from evenkeel.simulate.node_info import NodeInfo, pod_demand
 from tests.conformance.common import differences, read_pod
 
 _STRATEGIES = {

@@ -65,7 +65,7 @@ async def read_everything(connection: Any, paths: StatePaths, killed: list[str])
 
     exits = cri_status.ContainerExits(paths, kill, lambda _: None)
     link: Any = SimpleNamespace(connection=connection, has_network=True, no_network=nothing)
-    boxes = sandboxes.Sandboxes(link, paths, IdRanges(paths), nothing)
+    boxes = sandboxes.Sandboxes(link, paths, IdRanges(paths, None), nothing)
     images = image_pulls.ImagePulls(
         connection, paths.root, HostCredentials(tuple), PullSettings(), lambda _: None, nothing_in_thread
     )
@@ -88,7 +88,7 @@ async def read_everything(connection: Any, paths: StatePaths, killed: list[str])
             if isinstance(found, CriContainer) and found.cgroup:
                 await kill(found.cgroup)  # as at the end of a pod
     with suppress(EvenkeelError):
-        await boxes.update((await connection.ask(None, pb.ListPodSandboxResponse)).items)
+        await boxes.update((await connection.ask(None, pb.ListPodSandboxResponse)).items, boxes.ids())
 
 
 def test_whatever_a_runtime_answers_is_read_or_refused_and_kills_nothing_else(tmp_path: Path):

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from evenkeel.journal.records import NORMAL, Event
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.server.listen import connect
+from evenkeel.server.agent_socket import connect
 from tests.fake_front import FakeFront, running, served
 from tests.fuzz.mutation import mutated, seeds
 from tests.models.agents import pods_of

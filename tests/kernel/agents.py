@@ -14,20 +14,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from evenkeel.cgroup.drivers.processes import is_dead
-from evenkeel.cli.client import Client, NoAgent
+from evenkeel.cli.client import AgentRefused, Client, NoAgent
+from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal
 from evenkeel.pressure.decision_records import made_again
 from evenkeel.pressure.watch.guard import NAME as GUARD
 from evenkeel.pressure.watch.process import NAME as WATCH
+from evenkeel.runtime.process.supervisor.supervisor import __name__ as SUPERVISOR  # noqa: N812
 from tests.kernel.cgroups import Cgroup, named_hierarchies
 from tests.kernel.forked import Forked
-from tests.kernel.live_tree import children, processes_in
-from tests.kernel.waiting import eventually
+from tests.kernel.live_tree import children, processes_in, raw_content
+from tests.kernel.waiting import PATIENCE_SECONDS, eventually
 from tests.machines.container_images import TEST
 from tests.machines.containerd import Containerd
 
@@ -35,6 +37,21 @@ MIB = 1 << 20
 READY_SECONDS = 120.0  # an emulated machine imports Python for seconds
 RUNTIMES = ("process", "cri")
 MACHINE = os.environ.get("EVENKEEL_MACHINE", "")
+LOG_TAIL = 3000  # characters of an agent's log that a failure tells
+
+open_agents: list["Up"] = []  # started, and not closed yet
+
+
+class Pid(int):
+    """The number of a process, and when that was born: another one may have the number later."""
+
+    born: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Pid":
+        made = cls(pid)
+        made.born = _relations(pid)[1]
+        return made
 
 
 class Up:
@@ -82,6 +99,8 @@ class Up:
     def start(self, *more: str, stop_pods: bool = True) -> None:
         """`stop_pods` is what Ctrl-C does to them; a kill does nothing to them in any case."""
         assert not self.is_running
+        if self not in open_agents:
+            open_agents.append(self)
         more = (*more, "--stop-pods") if stop_pods else more
         self._stops_pods = stop_pods
         arguments = ["up", str(self.manifests), "--state-dir", str(self.state), *self.flags, *more]
@@ -89,7 +108,7 @@ class Up:
         eventually(self._answers, within_seconds=READY_SECONDS)
 
     def _answers(self) -> bool:
-        assert self.is_running, f"the agent ended: {self.log.read_text()[-2000:]}"
+        assert self.is_running, f"the agent ended: {self.log_tail()}"
         try:
             self.client.get("/healthz")
         except NoAgent:
@@ -110,7 +129,7 @@ class Up:
             return self._process.wait(READY_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"the agent does not end: {self.log.read_text()[-3000:]}") from None
+            raise AssertionError(f"the agent does not end: {self.log_tail()}") from None
 
     def write(self, name: str, *texts: str) -> Path:
         """A manifest that is there at once, as an editor's rename makes it."""
@@ -139,20 +158,82 @@ class Up:
     def phase(self, name: str) -> str:
         return self.status(name).get("phase", "")
 
-    def await_phase(self, name: str, phase: str) -> dict[str, Any]:
-        def reached() -> bool:
-            return self.phase(name) == phase
+    def restarts(self, name: str) -> int:
+        """Of its first container."""
+        status = self.status(name)
+        assert status.get("containerStatuses"), self.told_of(name)
+        return _restarts(status)
 
-        try:
-            eventually(reached, within_seconds=READY_SECONDS)
-        except AssertionError:
-            raise AssertionError(
-                f"{name} is {json.dumps(self.pod(name).get('status'), indent=1)}\n{self.log.read_text()[-3000:]}"
-            ) from None
-        return self.status(name)
+    def await_restarts(
+        self, name: str, at_least: int, *, within_seconds: float = PATIENCE_SECONDS
+    ) -> dict[str, Any]:
+        """Its status then. The pod need not have containers yet."""
+        return self.await_that(
+            name, lambda status: _restarts(status) >= at_least, within_seconds=within_seconds
+        )
+
+    def await_that(
+        self,
+        name: str,
+        holds: Callable[[dict[str, Any]], object],
+        *,
+        within_seconds: float = PATIENCE_SECONDS,
+    ) -> dict[str, Any]:
+        """The first status of the pod for which something holds: the next one may be another."""
+
+        def found() -> dict[str, Any] | None:
+            status = self.status(name)
+            return status if holds(status) else None
+
+        return eventually(found, within_seconds=within_seconds, told=lambda: self.told_of(name))
+
+    def await_phase(self, name: str, phase: str, *, within_seconds: float = READY_SECONDS) -> dict[str, Any]:
+        """Its status then."""
+        return self.await_that(
+            name, lambda status: status.get("phase") == phase, within_seconds=within_seconds
+        )
+
+    def await_evicted(self, name: str) -> dict[str, Any]:
+        """Its status, once the pod has ended. It must have been evicted, and not have ended by itself."""
+        status = self.await_phase(name, "Failed")
+        assert status.get("reason") == "Evicted", self.told_of(name)
+        return status
 
     def await_gone(self, name: str) -> None:
-        eventually(lambda: not self.pod(name), within_seconds=READY_SECONDS)
+        eventually(lambda: not self.pod(name), within_seconds=READY_SECONDS, told=lambda: self.told_of(name))
+
+    def delete_all(self, *, within_seconds: float = READY_SECONDS) -> None:
+        """Until no pod is there. One that was leaving may be gone before its turn."""
+        for one in self.client.pods():
+            try:
+                self.client.delete("default", one["metadata"]["name"], 0)
+            except AgentRefused as refusal:
+                if not refusal.is_not_found:
+                    raise
+        eventually(lambda: not self.client.pods(), within_seconds=within_seconds, told=self.log_tail)
+
+    def asked(self, path: str, seconds: float) -> IO[bytes]:
+        """The answer to a GET. An agent that hangs is waited for so long."""
+        return self.client._asked("GET", path, {}, seconds=seconds)  # noqa: SLF001 no other call has a time limit
+
+    def not_ready(self, seconds: float) -> str:
+        """Why the agent says that it is not; empty if it says that it is."""
+        try:
+            self.asked("/readyz", seconds).close()
+        except AgentRefused as refusal:
+            return str(refusal)
+        return ""
+
+    def log_tail(self) -> str:
+        return (raw_content(self.log) or b"").decode(errors="replace")[-LOG_TAIL:]
+
+    def told_of(self, name: str) -> str:
+        """What there is to know of a pod that did not do as it should."""
+        try:
+            said = json.dumps(self.pod(name).get("status"))
+        except (EvenkeelError, OSError) as error:
+            said = f"not known: {error}"
+        return f"{name} is {said}\n{self.log_tail()}"
 
     def cli(self, *arguments: str) -> str:
         with tempfile.TemporaryDirectory() as directory:
@@ -180,11 +261,19 @@ class Up:
         pod = self.of_pod(name)
         place = container
         if self.containerd is not None:
-            uid = self.pod(name)["metadata"]["uid"]
-            known = self.containerd.containers(
-                io__kubernetes__pod__uid=uid, io__kubernetes__container__name=container
-            )
-            (place,) = [one for one in known if (pod.paths()[0] / one).exists()] or known[-1:]
+            containerd, uid = self.containerd, self.pod(name)["metadata"]["uid"]
+            found: list[str] = []
+
+            def is_one() -> bool:
+                known = containerd.containers(
+                    io__kubernetes__pod__uid=uid, io__kubernetes__container__name=container
+                )
+                found[:] = [one for one in known if (pod.paths()[0] / one).exists()] or known[-1:]
+                return len(found) == 1
+
+            # The first is made a while after its pod is known, and the one before may be on its way out.
+            eventually(is_one, told=lambda: f"of {container} there are {found}\n{self.told_of(name)}")
+            (place,) = found
         return Cgroup({key: path / place for key, path in pod.directories.items()})
 
     def placed(self, name: str) -> tuple[tuple[str, str], ...] | None:
@@ -199,22 +288,34 @@ class Up:
             others[:] = [path for path in children(whole) if path != mine]
             return len(others) == 1
 
-        try:  # what was being made when an agent was killed is removed by the next one, after it has looked
-            eventually(is_tidy, within_seconds=READY_SECONDS)
-        except AssertionError:
-            beside = f"beside the container of {name} there are {_inhabited(others)}"
-            raise AssertionError(f"{beside}\n{self.log.read_text()[-3000:]}") from None
+        def beside() -> str:
+            return f"beside the container of {name} there are {_inhabited(others)}\n{self.log_tail()}"
+
+        # What was being made when an agent was killed is removed by the next one, after it has looked.
+        eventually(is_tidy, within_seconds=READY_SECONDS, told=beside)
         return (("main", mine.name), ("", others[0].name))
 
-    def keeper_pid(self) -> int | None:
-        """The state directory is among its arguments, and among those of its children that are to be containers."""
-        found = {pid: parent_of(pid) for pid, name in self._processes() if name != WATCH}
+    def supervisor_pid(self) -> int | None:
+        """Its arguments are those of its children, too, that are to be containers. A watch has the same name until it
+        has given itself its own."""
+        found = {pid: parent_of(pid) for pid, _, program in self._processes() if SUPERVISOR in program}
         return next((pid for pid, parent in found.items() if parent not in found), None)
 
     def watch_pid(self, *, other_than: int | None = None) -> int | None:
         """The process that watches memory, once it listens."""
-        pids = [pid for pid, name in self._processes() if name == WATCH and pid != other_than]
+        pids = [pid for pid, name, _ in self._processes() if name == WATCH and pid != other_than]
         return pids[0] if pids and (self.state / "watch.sock").exists() else None
+
+    def await_watch(self) -> int:
+        """The process that watches memory, once it has its settings and targets: an agent that is killed before has
+        given it nothing to watch."""
+
+        eventually(
+            lambda: not self.not_ready(READY_SECONDS), within_seconds=READY_SECONDS, told=self.log_tail
+        )
+        watch = self.watch_pid()
+        assert watch is not None, self.log_tail()
+        return watch
 
     def guard_pid(self, *, killed: int = 0) -> int | None:
         """The watch's child that lets go of pods when the watch is gone; it is so called when it listens. One that was
@@ -227,13 +328,19 @@ class Up:
                     return pid
         return None
 
-    def _processes(self) -> Iterator[tuple[int, str]]:
-        """The processes beside the agent that have its state directory among their arguments, with their names."""
+    def beside(self) -> list[int]:
+        """The processes beside the agent that work for it, also those that have no name yet."""
+        return [pid for pid, *_ in self._processes()]
+
+    def _processes(self) -> Iterator[tuple[int, str, str]]:
+        """The processes beside the agent that have its state directory among their arguments, with their names and
+        command lines."""
         state = os.fsencode(os.path.realpath(self.state))
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if state in (path / "cmdline").read_bytes().split(b"\0") and int(path.name) != self.pid:
-                    yield int(path.name), (path / "comm").read_text().strip()
+                command = (path / "cmdline").read_bytes()
+                if state in command.split(b"\0") and int(path.name) != self.pid:
+                    yield int(path.name), (path / "comm").read_text().strip(), os.fsdecode(command)
 
     def close(self) -> None:
         """Ends the agent and everything it started, whatever the test left."""
@@ -243,12 +350,14 @@ class Up:
             if self.is_running:
                 self.kill()
             self.start()
-        assert self.stop() == 0, self.log.read_text()[-3000:]
+        if self in open_agents:
+            open_agents.remove(self)
+        assert self.stop() == 0, self.log_tail()
         self.check_decisions()
         if self.containerd is not None:
             left = self.containerd.containers(io__evenkeel__state=os.path.realpath(self.state))
             told = "\n".join(self.containerd.told_of(one) for one in left)
-            assert not left, f"containers left behind: {left}\n{self.log.read_text()[-3000:]}\n{told}"
+            assert not left, f"containers left behind: {left}\n{self.log_tail()}\n{told}"
             name = self.root.paths()[0].name
             left = [str(path) for top in named_hierarchies() for path in children(top / name)]
             assert not left, f"cgroups left behind: {', '.join(left)}"
@@ -318,17 +427,21 @@ def pod(name: str, command: list[str], *, uid: str = "", **spec: Any) -> dict[st
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
-def processes_of(cgroup: Cgroup) -> list[int]:
-    return processes_in(cgroup.paths()[0])
+def processes_of(cgroup: Cgroup) -> list[Pid]:
+    return list(map(Pid.of, processes_in(cgroup.paths()[0])))
 
 
-def first_of(cgroup: Cgroup) -> int:
+def _restarts(status: dict[str, Any]) -> int:
+    """Of the first container; 0 if there is none."""
+    first, *_ = status.get("containerStatuses") or [{}]
+    return int(first.get("restartCount", 0))
+
+
+def first_of(cgroup: Cgroup) -> Pid:
     """The container's own first process: the oldest with a parent outside, as a probe's command has, too. Numbers begin
     anew after the largest."""
-    seen = {
-        pid: _relations(pid) for pid in processes_of(cgroup)
-    }  # each is looked at once: it may end meanwhile
-    entered = [(born, pid) for pid, (parent, born) in seen.items() if parent not in (0, *seen)]
+    seen = {pid: parent_of(pid) for pid in processes_of(cgroup)}
+    entered = [(pid.born, pid) for pid, parent in seen.items() if parent not in (0, *seen)]
     assert entered, f"nothing runs in {cgroup}"
     return min(entered)[1]
 
@@ -360,5 +473,5 @@ def _command_of(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """One that has ended and waits only for its parent to take note is not."""
-    return not is_dead(pid)
+    """One that has ended and waits only for its parent to take note is not; nor one whose number is another's now."""
+    return not is_dead(pid) and (not isinstance(pid, Pid) or _relations(pid)[1] == pid.born)

@@ -13,13 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.api.config import Profile
+from evenkeel.host.kernel_settings import differences, kernel_settings, restore_kernel_settings
 from tests.kernel.cgroup_roots import bounded_root
 from tests.kernel.cgroups import Cgroup, hierarchies, named_hierarchies
 from tests.kernel.live_tree import children
 from tests.kernel.processes import Spawn, spawning
+from tests.kernel.telling import pytest_runtest_makereport
 from tests.machines.containerd import Containerd
 from tests.machines.packages import require_containerd
 from tests.needing import needing
+
+__all__ = ["pytest_runtest_makereport"]
 
 NEEDS = ("v1", "v2", "systemd", "guest", "host")
 PLACES = {Path(__file__).parent, Path(__file__).parents[1] / "attacks"}  # of tests that need a real kernel
@@ -35,6 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "agent: has an agent; every test with the fixture `up` or `agent` has it (tests/kernel only)",
+    )
+    config.addinivalue_line(
+        "markers",
+        "whole_kernel(why): needs what a kernel in user mode lacks: PSI, cpusets, a second processor, memory that is"
+        " fast (tests/kernel only)",
     )
     config.addinivalue_line(
         "markers", "long: takes many minutes where the machine is emulated (tests/kernel only)"
@@ -55,7 +65,7 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = [item for item in items if not PLACES.isdisjoint(item.path.parents)]
     for item in here:
-        if not {"up", "shared_agent"}.isdisjoint(getattr(item, "fixturenames", ())):
+        if not {"up", "shared_agent", "cluster_agent"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("agent")
         unknown = needs(item) - set(NEEDS)
         if unknown:
@@ -85,7 +95,7 @@ def is_unfit_for_containers(item: pytest.Item) -> bool:
     """The variant of a test with containers, where it makes no sense; or where all of them would take too long."""
     callspec = getattr(item, "callspec", None)
     if callspec is None or "cri" not in [
-        callspec.params.get(name) for name in ("up", "demos", "shared_agent")
+        callspec.params.get(name) for name in ("up", "demos", "shared_agent", "cluster_agent")
     ]:
         return False
     is_wanted = MACHINE == "host" or bool(os.environ.get("EVENKEEL_LONG"))
@@ -140,8 +150,11 @@ def containerd() -> Iterator[Containerd]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """Every cgroup that the tests of this run made is gone after the last of them."""
+    """Every cgroup that the tests of this run made is gone after the last of them, and the settings of the machine are
+    as before: an agent that is killed does not put them back."""
+    before = differences(kernel_settings(Profile.KUBERNETES))
     yield
+    restore_kernel_settings(before)
     tops = [*hierarchies().values(), *named_hierarchies()]
     left = [str(path) for top in tops for path in children(top, f"{PREFIX}*")]
     assert not left, f"cgroups left behind: {', '.join(left)}"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.container import EphemeralContainer
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
@@ -20,6 +21,7 @@ from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.runtime.interface import Attempt, Exited, Launch, Record
 from evenkeel.runtime.process.process_runtime import ProcessRuntime
+from evenkeel.runtime.process.supervisor_protocol import LOCK_NAME
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.waiting import PATIENCE_SECONDS, T, eventually
 
@@ -83,6 +85,13 @@ class Containers:
         self._driver.create(path)
         return Launch(Attempt(pod.metadata.uid, CONTAINER, number), pod, pod.spec.containers[0], path, score)
 
+    async def start_beside(self, pod: Pod, one: EphemeralContainer) -> Record:
+        """Starts an ephemeral container of the pod, in a cgroup that is called after it."""
+        path = self.cgroup(one.name)
+        self._driver.create(path)
+        attempt = Attempt(pod.metadata.uid, one.name, 1)
+        return await self.runtime.start(Launch(attempt, pod.with_ephemeral(one), one.container, path, 500))
+
     async def start(
         self, name: str, *command: str, container: str = "", spec: str = "", score: int = 500
     ) -> Record:
@@ -109,8 +118,10 @@ class Containers:
         assert event.exit.exit_code == 0, (event, self.log(name))
         return self.log(name)
 
-    def log(self, name: str, stream: str = "stdout", number: int = 1) -> list[str]:
-        path = self.state / f"logs/default_{name}_uid-{name}/{CONTAINER}/{number}.log"
+    def log(
+        self, name: str, stream: str = "stdout", number: int = 1, container: str = CONTAINER
+    ) -> list[str]:
+        path = self.state / f"logs/default_{name}_uid-{name}/{container}/{number}.log"
         fields = [line.split(" ", 3) for line in path.read_text().splitlines()] if path.exists() else []
         return [line[3] for line in fields if line[1] == stream]
 
@@ -118,9 +129,9 @@ class Containers:
         """Those that live: one whose parent takes no note of its end stays in the list of cgroup v1."""
         return [pid for pid in self._driver.processes(self.cgroup(name)) if not is_dead(pid)]
 
-    def keeper(self) -> int:
-        """The keeper's number: whoever holds its lock."""
-        return lock_holder(self.state / "keeper.lock")
+    def supervisor(self) -> int:
+        """The PID of the supervisor: it holds the lock."""
+        return lock_holder(self.state / LOCK_NAME)
 
     def close(self) -> None:
         self._driver.close()
@@ -150,9 +161,9 @@ def containers(cgroup_root: Cgroup) -> Iterator[Containers]:
         finally:
             cgroup_root.kill()
             try:
-                eventually(lambda: one.keeper() == 0)  # nothing is left to keep
+                eventually(lambda: one.supervisor() == 0)  # nothing is left to keep
             finally:
-                left = one.keeper()
+                left = one.supervisor()
                 if left:
                     os.kill(left, signal.SIGKILL)
             one.close()

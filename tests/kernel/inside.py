@@ -1,5 +1,5 @@
 """Being inside a container's filesystem: a function of the test is run there, in a process of its own with the powers
-that a container has, and its answer is told. The host it sees is a copy of this one, which a test may change."""
+that a container has, and its answer is returned. The host it sees is a copy of this one, which a test may change."""
 
 import errno
 import json

@@ -10,8 +10,8 @@ import stat
 from fnmatch import fnmatch
 from pathlib import Path
 
-# A file of a cgroup that was removed after the file was opened.
-GONE = (errno.ENOENT, errno.ENODEV)
+# The last two: of a cgroup that was removed, or a process that ended, after its file was opened.
+GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
 
 def cgroups_below(top: Path, name: str = "*", *, deepest_first: bool = False) -> list[Path]:
@@ -78,6 +78,6 @@ def _raise_unless_gone(error: OSError) -> None:
 
 
 def processes_in(cgroup: Path) -> list[int]:
-    """The processes in this one cgroup; none if it is gone. One that is being released is listed as 0: whoever killed
-    that would kill the tests themselves."""
+    """The processes in this one cgroup; none if it is gone. One that is being released is listed as 0: a kill
+    of that would kill the tests themselves."""
     return [pid for pid in map(int, (content(cgroup / "cgroup.procs") or "").split()) if pid > 0]

@@ -61,14 +61,14 @@ def waiting(agent: Up, name: str) -> dict[str, Any]:
 
 
 def await_waiting(agent: Up, name: str, reason: str) -> str:
-    def is_so() -> bool:
-        return waiting(agent, name).get("reason") == reason
+    """The message with it: the next try has another one."""
 
-    try:
-        eventually(is_so, within_seconds=READY_SECONDS)
-    except AssertionError:
-        raise AssertionError(f"{agent.status(name)}\n{agent.log.read_text()[-3000:]}") from None
-    return str(waiting(agent, name).get("message", ""))
+    def found() -> dict[str, Any] | None:
+        seen = waiting(agent, name)
+        return seen if seen.get("reason") == reason else None
+
+    seen = eventually(found, within_seconds=READY_SECONDS, told=lambda: agent.told_of(name))
+    return str(seen.get("message", ""))
 
 
 def log_of(agent: Up, name: str) -> str:

@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.kernel.agents import Up
+from tests.kernel.agents import Up, is_alive, processes_of
+from tests.kernel.live_tree import raw_content
 from tests.kernel.waiting import PATIENCE_SECONDS
+
+MARK = "8642"  # seconds that only our sleepers sleep
 
 
 def command(agent: Up, *words: str) -> list[str]:
@@ -50,14 +53,22 @@ class Terminal:
 
     def __init__(self, arguments: list[str], columns: int = 80, rows: int = 24) -> None:
         self.shown = b""
+        self._has_ended = False
         self.pid, self._side = pty.fork()
         if self.pid == 0:
+            _set_size(0, columns, rows)  # before the command can ask for it
             os.execv(arguments[0], arguments)
-        self.resize(columns, rows)
 
     def resize(self, columns: int, rows: int) -> None:
         """As a window that is drawn larger; the kernel sends SIGWINCH."""
-        fcntl.ioctl(self._side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        _set_size(self._side, columns, rows)
+
+    def await_size(self, columns: int, rows: int) -> None:
+        """In the shell that runs at the other end: a size takes another way than the keys, and may come later."""
+        self.type(
+            f"while [ \"$(stty size)\" != '{rows} {columns}' ]; do sleep 0.05; done; echo is''_{rows}\n"
+        )
+        self.await_shown(f"is_{rows}")
 
     def type(self, keys: str) -> None:
         os.write(self._side, keys.encode())
@@ -79,16 +90,22 @@ class Terminal:
         with contextlib.suppress(OSError):
             while os.read(self._side, 65536):
                 pass
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        status = os.waitpid(self.pid, 0)[1]
+        self._has_ended = True
+        return os.waitstatus_to_exitcode(status)
 
     def is_raw(self) -> bool:
         return not termios.tcgetattr(self._side)[3] & termios.ICANON
 
     def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if not self._has_ended:  # its number may be another's otherwise
             os.kill(self.pid, 9)
             os.waitpid(self.pid, 0)
         os.close(self._side)
+
+
+def _set_size(terminal: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 @contextlib.contextmanager
@@ -98,6 +115,13 @@ def at_terminal(agent: Up, *words: str, columns: int = 80, rows: int = 24) -> It
         yield terminal
     finally:
         terminal.close()
+
+
+def sleepers(agent: Up, name: str = "web", container: str = "main") -> list[int]:
+    """The living processes of a container that sleep for us: they execute that by now."""
+    found = processes_of(agent.container(name, container))
+    words = {pid: (raw_content(Path(f"/proc/{pid}/cmdline")) or b"").split(b"\0") for pid in found}
+    return [pid for pid in found if MARK.encode() in words[pid] and is_alive(pid)]
 
 
 def open_streams(pid: int) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.agents import MIB, MakeUp, first_of, is_alive, pod, processes_of, up
+from tests.kernel.agents import MIB, MakeUp, first_of, is_alive, pod, processes_of, up, with_host_path
 from tests.kernel.waiting import eventually
 from tests.machines.programs import programs
 
@@ -109,16 +109,16 @@ def test_ctrl_c_leaves_pods_running_and_stop_pods_ends_them(up: MakeUp):
     assert agent.stop() == 0
     assert is_alive(main)
     agent.start()
-    keeper = agent.keeper_pid()
+    supervisor = agent.supervisor_pid()
     assert agent.stop() == 0
     assert not is_alive(main)
-    eventually(lambda: keeper is None or not is_alive(keeper))
+    eventually(lambda: supervisor is None or not is_alive(supervisor))
     assert not agent.cgroup().paths()[0].exists()
     assert str(agent.state) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_a_pod_that_was_stopped_with_the_agent_makes_its_volumes_anew(up: MakeUp):
-    """They went with the agent, so whoever fills them does so again."""
+    """They are gone with the agent, so the init container runs again and fills them."""
     agent = up()
     agent.start()
     mounted = {"image": "host", "volumeMounts": [{"name": "page", "mountPath": "/srv"}]}
@@ -180,23 +180,28 @@ def test_a_container_called_like_a_kernel_file_runs_beside_others_and_leaves_no_
 @pytest.mark.emulated_containers
 @pytest.mark.req("A19")
 def test_when_one_process_is_oom_killed_the_rest_of_its_container_is_killed_and_its_neighbour_is_not(
-    up: MakeUp,
+    up: MakeUp, tmp_path: Path
 ):
     agent = up("--memory-throttling-factor=1")
     agent.start()
-    eater = pod("p", _outlives_an_oom_kill(), restartPolicy="Never", container={"resources": SMALL})
+    go = tmp_path / "go"
+    command = _outlives_an_oom_kill(f"until [ -e {go} ]; do sleep 0.05; done")
+    eater = pod("p", command, restartPolicy="Never", container={"resources": SMALL})
     eater["spec"]["containers"].append(
         {"name": "neighbour", "image": "host", "command": SLEEP, "resources": SMALL}
     )
-    agent.apply(eater)
+    agent.apply(with_host_path(eater, tmp_path))
+    agent.await_phase("p", "Running")  # both containers are there
+    go.touch()
 
-    def states() -> dict:
-        return {one["name"]: one["state"] for one in agent.status("p").get("containerStatuses", ())}
+    def states(status: dict) -> dict:
+        return {one["name"]: one["state"] for one in status.get("containerStatuses", ())}
 
     # The shell would have gone on: it ended because the agent, or the kernel, killed all of the container.
-    ended = eventually(lambda: states().get("main", {}).get("terminated"), within_seconds=120)
+    status = agent.await_that("p", lambda status: "terminated" in states(status)["main"], within_seconds=120)
+    ended = states(status)["main"]["terminated"]
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
-    assert "running" in states()["neighbour"]
+    assert "running" in states(status)["neighbour"]
 
 
 @pytest.mark.emulated_containers
@@ -218,9 +223,9 @@ def test_a_container_can_choose_to_lose_only_the_process_that_is_oom_killed(up: 
 SMALL = {"limits": {"cpu": "500m", "memory": "40Mi"}}
 
 
-def _outlives_an_oom_kill() -> list[str]:
-    """A shell whose child is killed by the kernel, and which itself would live on."""
-    return ["sh", "-c", f"{programs()}/grow anon {64 * MIB} 0; echo still here; exec sleep 1000"]
+def _outlives_an_oom_kill(before: str = ":") -> list[str]:
+    """A shell whose child is killed by the kernel, and which itself would live on. `before` is what it does first."""
+    return ["sh", "-c", f"{before}; {programs()}/grow anon {64 * MIB} 0; echo still here; exec sleep 1000"]
 
 
 def _text(plain: dict) -> str:

@@ -1,4 +1,4 @@
-"""More than anybody should ask for, at once: the agent stays small, and good pods do not notice."""
+"""Far too many requests at once: the agent stays small, and well-behaved pods do not notice."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evenkeel.server.listen import connect
+from evenkeel.server.agent_socket import connect
 from tests.kernel.agents import MakeUp, Up, first_of, is_alive, pod, processes_of, up
 from tests.kernel.conftest import MACHINE
 from tests.kernel.live_tree import status
@@ -33,7 +33,7 @@ MOST_BYTES = 96 * MIB
 POD_PIDS = 40
 LOG_FILE_BYTES = 1 * MIB
 LOG_FILES = 3
-# The keeper's own bounds for one container (runtime.logs.LogLimits).
+# The supervisor's own bounds for one container (`runtime.log_relay.LogLimits`).
 BURST_BYTES, BYTES_PER_SECOND = 8 * MIB, 2 * MIB
 
 
@@ -80,7 +80,7 @@ def test_of_two_hundred_pods_at_once_those_that_fit_run_and_the_others_say_why(u
     assert _resident_bytes(agent.pid) < MOST_BYTES
 
 
-@pytest.mark.processes_only("the bounds on output are those of the keeper")
+@pytest.mark.processes_only("the bounds on output are those of the supervisor")
 @pytest.mark.cgroup("v1", "v2")
 def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(up: MakeUp):
     agent = up(
@@ -94,9 +94,9 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
     agent.start()
     agent.apply(pod("good", SLEEP, container={"resources": {"requests": {"cpu": "500m"}}}))
     good = _main_process(agent, "good")
-    keeper = agent.keeper_pid()
-    assert keeper is not None
-    relayed_before, resident_before = _written_bytes(keeper), _resident_bytes(agent.pid)
+    supervisor = agent.supervisor_pid()
+    assert supervisor is not None
+    relayed_before, resident_before = _written_bytes(supervisor), _resident_bytes(agent.pid)
     since = time.monotonic()
     forking = (
         "import os, time\nwhile True:\n try: os.fork()\n except OSError: time.sleep(0.05)\n time.sleep(0.001)"
@@ -114,7 +114,8 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
         within_seconds=PATIENCE_SECONDS,
     )
     eventually(
-        lambda: _written_bytes(keeper) - relayed_before > BURST_BYTES + MIB, within_seconds=PATIENCE_SECONDS
+        lambda: _written_bytes(supervisor) - relayed_before > BURST_BYTES + MIB,
+        within_seconds=PATIENCE_SECONDS,
     )
     for _ in range(20):  # while both go on
         # Those that are there: the kernel counts one that it is about to refuse in pids.current for a moment.
@@ -122,12 +123,12 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
         assert len(_sizes(logs)) <= LOG_FILES
         assert all(size <= LOG_FILE_BYTES for size in _sizes(logs))
         time.sleep(0.05)
-    relayed = _written_bytes(keeper) - relayed_before
+    relayed = _written_bytes(supervisor) - relayed_before
     lasted = time.monotonic() - since
-    # What else the keeper writes (files of each start) is small; a pump may exceed its budget by one chunk.
+    # What else the supervisor writes (files of each start) is small; a pump may exceed its budget by one chunk.
     assert relayed <= BURST_BYTES + lasted * BYTES_PER_SECOND + 2 * MIB
     assert _resident_bytes(agent.pid) <= resident_before + GROWTH_BYTES
-    assert _resident_bytes(keeper) < MOST_BYTES
+    assert _resident_bytes(supervisor) < MOST_BYTES
     assert _main_process(agent, "good") == good
 
     deaf = _main_process(agent, "deaf")

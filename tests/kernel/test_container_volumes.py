@@ -19,6 +19,7 @@ from evenkeel.runtime.tree_removal import Resists, remove_tree
 from evenkeel.runtime.volumes import VolumeRefused
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.inside import Killed, inside, refused_with
+from tests.kernel.waiting import eventually
 
 MIB = 1 << 20
 SIZE = 16 * MIB
@@ -78,7 +79,7 @@ def test_a_volume_in_memory_is_shared_by_the_pods_containers_and_bounded(paths: 
             refused_with(lambda: fill("/mnt/more", 10 * MIB)),
         ]
 
-    assert inside(spec, act) == [10 * MIB, "0o2777", 4711, SIZE, "ENOSPC"]
+    assert inside(spec, act) == [10 * MIB, "0o3777", 4711, SIZE, "ENOSPC"]
     source = paths.memory_volume("one", "cache")
     assert f"{source} " in Path("/proc/self/mountinfo").read_text()
 
@@ -95,7 +96,8 @@ def test_a_volume_in_memory_is_charged_to_the_container_that_writes_it(
     assert writer.counters("memory.stat")["shmem"] >= 8 * MIB
     assert reader.counters("memory.stat")["shmem"] < MIB
     volumes.remove("one", paths)
-    assert writer.counters("memory.stat")["shmem"] < MIB
+    # Who makes a mount namespace on this machine at this moment has a copy of the mount, and holds it until it ends.
+    eventually(lambda: writer.counters("memory.stat")["shmem"] < MIB)
 
 
 @pytest.mark.req("D9")
@@ -122,9 +124,19 @@ def test_containers_of_other_pods_do_not_hold_a_volume_in_memory(paths: StatePat
     """A mount namespace is a copy of all mounts: what is left in it would keep the memory after the pod is gone."""
     prepared("one", paths)
     other = prepared("two", paths)
+    volumes_of_test = {device_of(paths.memory_volume(uid, "cache")) for uid in ("one", "two")}
     seen = inside(other, lambda: Path("/proc/self/mountinfo").read_text())
-    tmpfs = [line.split(" ")[3:5] for line in seen.splitlines() if "size=16384k" in line]
-    assert tmpfs == [["/", "/mnt"]]
+    # Others on this machine have volumes in memory, too.
+    tmpfs = [fields for fields in map(str.split, seen.splitlines()) if fields[2] in volumes_of_test]
+    assert [fields[2:5] for fields in tmpfs] == [
+        [device_of(paths.memory_volume("two", "cache")), "/", "/mnt"]
+    ]
+
+
+def device_of(path: str) -> str:
+    """As mountinfo names the device of what is mounted there."""
+    device = Path(path).stat().st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def test_removal_unmounts_and_the_last_one_leaves_nothing(paths: StatePaths) -> None:

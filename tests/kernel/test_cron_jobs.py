@@ -87,6 +87,8 @@ def test_missed_times_are_made_up_for_once_and_the_policy_decides_about_jobs_tha
     for policy in POLICIES:
         eventually(lambda policy=policy: active(agent, policy) == {job_at(policy, first)})
         eventually((directory / f"{policy}.log").exists, within_seconds=READY_SECONDS)
+    # A container runtime ends a container whose start the killed agent was still waiting for.
+    eventually(lambda: {pod["status"]["phase"] for pod in agent.client.pods()} == {"Running"})
     agent.kill()
     agent.start()
     for policy in POLICIES:
@@ -114,6 +116,7 @@ def test_missed_times_are_made_up_for_once_and_the_policy_decides_about_jobs_tha
     eventually(completed, within_seconds=READY_SECONDS)
 
 
+@pytest.mark.whole_kernel("a race for memory")
 def test_an_eviction_does_not_count_against_the_backoff_limit(up: MakeUp, tmp_path: Path):
     directory = tmp_path / "seen"
     directory.mkdir()

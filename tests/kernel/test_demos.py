@@ -76,7 +76,7 @@ def demo(name: str, demos: Demos) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_of(state: Path) -> list[str]:
-    """Those that were told of a directory: a keeper would be."""
+    """Those that were told of a directory: a supervisor would be."""
     found = []
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""A child of the keeper is in its cgroup, in every hierarchy, before it does anything else."""
+"""A child of the supervisor is in its cgroup, in every hierarchy, before it does anything else."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Memory pressure on a real kernel: who goes, how it is told, and what comes back."""
+"""Memory pressure on a real kernel: which pod is evicted, what is recorded, and which pod comes back."""
 
 import time
 from pathlib import Path
@@ -24,19 +24,19 @@ from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
 
-pytestmark = pytest.mark.cgroup("v1", "v2")
+pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.whole_kernel("a race for memory")]
 
 
 @pytest.mark.req("A15", "A20", "B8", "E1", "E2", "E14")
 def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
     agent = up(*FLAGS)
     agent.start()
+    agent.await_watch()
     agent.apply(grow("within", "anon", 96, request_mib=128), grow("batch", "anon", 32))
     await_grown(agent, "within", 96)
     await_grown(agent, "batch", 32)
     agent.apply(grow("runaway", "anon", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never"))
-    status = agent.await_phase("runaway", "Failed")
-    assert status["reason"] == "Evicted"
+    status = agent.await_evicted("runaway")
     assert "allocatableMemory.available" in status["message"]
     assert "default/batch" in status["message"]  # who else was considered
     (disruption,) = [one for one in status["conditions"] if one["type"] == "DisruptionTarget"]
@@ -55,6 +55,7 @@ def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
 def test_pressure_is_a_condition_keeps_best_effort_out_and_ends_with_the_pods_return(up: MakeUp):
     agent = up(*FLAGS)
     agent.start()
+    agent.await_watch()
     # Not faster than an agent on a busy machine: what the kernel kills brings no back-off.
     agent.apply(grow("within", "anon", 96, request_mib=128), grow("runaway", "anon", 1024, 200))
     agent.await_phase("runaway", "Failed")
@@ -65,10 +66,10 @@ def test_pressure_is_a_condition_keeps_best_effort_out_and_ends_with_the_pods_re
         within_seconds=READY_SECONDS,
     )
     eventually(lambda: condition(agent, "MemoryPressure") == "False")
-    eventually(lambda: reasons(agent, "runaway").count("Returning") == 1, within_seconds=READY_SECONDS)
-    eventually(lambda: reasons(agent, "runaway").count("Evicted") == 2, within_seconds=READY_SECONDS)
+    eventually(lambda: "Returning" in reasons(agent, "runaway"), within_seconds=READY_SECONDS)
+    eventually(lambda: reasons(agent, "runaway").count("Evicted") >= 2, within_seconds=READY_SECONDS)
     assert agent.phase("within") == "Running"
-    eventually(lambda: reasons(agent, "runaway").count("BackOff") == 2)
+    eventually(lambda: reasons(agent, "runaway").count("BackOff") >= 2)  # more if we come late
     waits = [one["message"] for one in events(agent, "runaway") if one["reason"] == "BackOff"]
     assert ["10 s" in waits[0], "20 s" in waits[1]] == [True, True]
 
@@ -90,8 +91,7 @@ def test_a_soft_threshold_waits_for_its_time_and_gives_the_pod_its_grace(up: Mak
         "--eviction-soft-grace-period=memory.available=2s",
         "--eviction-max-pod-grace-period=20",
     )
-    status = agent.await_phase("polite", "Failed")
-    assert status["reason"] == "Evicted"
+    status = agent.await_evicted("polite")
     assert said.read_text() == "term\n"
     assert "soft threshold of 100Gi for 2 s or longer" in status["message"]
 
@@ -109,8 +109,7 @@ def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: Make
     assert noted.write(Intent(uid, "for the test", time.time()))
     noted.close()
     agent.start()
-    status = agent.await_phase("victim", "Failed")
-    assert (status["reason"], status["message"]) == ("Evicted", "for the test")
+    assert agent.await_evicted("victim")["message"] == "for the test"
     noted = Intents(str(agent.state), print)
     assert not noted.found
     noted.close()
@@ -121,6 +120,7 @@ def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp, tmp_
     # Alone on the node it would wait at its memory.high before the threshold is reached, for most of a minute.
     agent = up(*FLAGS, "--memory-throttling-factor=1")
     agent.start()
+    agent.await_watch()
     many = grow("many", "tree", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never")
     many["spec"]["containers"].append({"name": "beside", "image": "host", "command": ["sleep", "1000"]})
     agent.apply(when_told(many, tmp_path))
@@ -147,10 +147,10 @@ def test_the_machine_s_own_memory_is_watched_as_well(up: MakeUp):
         node="900Mi,2cpu",
     )
     agent.start()
+    agent.await_watch()
     agent.apply(
         grow("within", "anon", 16, request_mib=32), grow("runaway", "anon", 900, restartPolicy="Never")
     )
-    status = agent.await_phase("runaway", "Failed")
-    assert status["reason"] == "Evicted"
+    status = agent.await_evicted("runaway")
     assert status["message"].startswith("memory.available is")
     assert agent.phase("within") == "Running"

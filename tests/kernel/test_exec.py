@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
-from tests.kernel.sessions import at_terminal, begun, command, done, open_streams
+from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
+from tests.kernel.sessions import MARK, at_terminal, begun, command, done, open_streams, sleepers
 from tests.kernel.waiting import eventually
 from tests.machines.packages import require
 from tests.needing import needing
@@ -22,7 +22,6 @@ ROUNDS = int(
     os.environ.get("EVENKEEL_SESSIONS", "40")
 )  # of a command at a terminal, and of one through a pipe
 AT_ONCE = 8
-MARK = "8642"  # seconds that only our sleepers sleep
 
 
 def running(up: MakeUp) -> Up:
@@ -34,17 +33,6 @@ def running(up: MakeUp) -> Up:
     agent.apply(one)
     agent.await_phase("web", "Running")
     return agent
-
-
-def sleepers(agent: Up, container: str = "main") -> list[int]:
-    """The living processes of a container that sleep for us."""
-    found = []
-    for pid in processes_of(agent.container("web", container)):
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if MARK.encode() in words and is_alive(pid):
-                found.append(pid)
-    return found
 
 
 def test_a_command_has_streams_of_its_own_and_its_exit_code_is_ours(up: MakeUp):
@@ -88,16 +76,17 @@ def test_a_shell_at_a_terminal_sees_its_size_its_keys_and_nothing_of_ours(up: Ma
     ) as terminal:
         terminal.await_shown("# ")
         assert terminal.is_raw()
+        if agent.containerd:
+            terminal.await_size(100, 30)  # containerd starts the command before it has its size
         terminal.type("stty size; tty; echo $TERM; echo shown''.\n")
         shown = terminal.await_shown("shown.")
         assert "30 100\r\n" in shown
         assert "/dev/pts/" in shown
         assert "xterm\r\n" in shown
         terminal.resize(77, 22)
-        terminal.type("while [ \"$(stty size)\" != '22 77' ]; do sleep 0.05; done; echo resi''zed\n")
-        terminal.await_shown("resized")
+        terminal.await_size(77, 22)
         terminal.type(f"sleep {MARK}\n")
-        eventually(lambda: sleepers(agent, "beside"))
+        eventually(lambda: sleepers(agent, container="beside"))
         terminal.type("\x03")
         terminal.type("echo code''=$?\n")
         terminal.await_shown("code=130")
@@ -165,7 +154,7 @@ def test_when_the_supervisor_is_killed_its_commands_end_and_the_client_is_told(u
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
         eventually(lambda: len(sleepers(agent)) == 2)
-        supervisor = agent.keeper_pid()
+        supervisor = agent.supervisor_pid()
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
         _, told = client.communicate(timeout=60)
@@ -179,7 +168,7 @@ def test_when_the_supervisor_is_killed_its_commands_end_and_the_client_is_told(u
 def test_many_commands_leave_neither_a_process_nor_a_descriptor(up: MakeUp):
     agent = running(up)
     assert done(agent, "exec", "web", "--", "true").returncode == 0  # what is opened once is open now
-    daemons = [agent.pid] if agent.containerd else [agent.pid, agent.keeper_pid() or 0]
+    daemons = [agent.pid] if agent.containerd else [agent.pid, agent.supervisor_pid() or 0]
     before = [Counter(open_streams(pid)) for pid in daemons]
 
     def at_a_terminal(number: int) -> str:
@@ -218,17 +207,16 @@ def test_many_commands_leave_neither_a_process_nor_a_descriptor(up: MakeUp):
 
 @pytest.mark.cgroup("host")
 @pytest.mark.processes_only("tmux is at the client's end")
-def test_a_shell_in_tmux(up: MakeUp, tmux: str):
+def test_a_shell_in_tmux(up: MakeUp, tmux: str, tmp_path: Path):
     """A terminal that a person would use, with a program that draws."""
     agent = running(up)
     shell = " ".join(command(agent, "exec", "-it", "web", "--", "sh"))
-    session = f"evenkeel{os.getpid()}"
+    session, server = f"evenkeel{os.getpid()}", [tmux, "-S", str(tmp_path / "tmux")]
 
     def ask(*words: str) -> str:
-        asked = subprocess.run(
-            [tmux, "-L", session, *words], capture_output=True, text=True, check=True, timeout=60
-        )
-        return asked.stdout
+        return subprocess.run(
+            [*server, *words], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
 
     ask("new-session", "-d", "-s", session, "-x", "90", "-y", "20", shell)
     try:
@@ -242,7 +230,7 @@ def test_a_shell_in_tmux(up: MakeUp, tmux: str):
         ask("kill-session", "-t", session)
         eventually(lambda: len(processes_of(agent.container("web"))) == 1)
     finally:
-        subprocess.run([tmux, "-L", session, "kill-server"], capture_output=True, check=False, timeout=60)
+        subprocess.run([*server, "kill-server"], capture_output=True, check=False, timeout=60)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from evenkeel.quantity import Quantity
 from tests.kernel.agents import MakeUp, pod, up, with_host_path
+from tests.kernel.sessions import done
 from tests.kernel.waiting import eventually
 
 __all__ = ["up"]
@@ -83,7 +84,10 @@ def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(up: MakeUp):
     agent.await_phase("web", "Succeeded")
     node = json.loads(agent.cli("get", "node", "-o", "json"))
     expected = Quantity.parse(node["status"]["allocatable"]["memory"]).value
-    assert agent.cli("logs", "web") == f"{expected}\n{expected}"
+    # A container runtime may know of the end before it has written the last line.
+    eventually(
+        lambda: agent.cli("logs", "web") == f"{expected}\n{expected}", told=lambda: agent.cli("logs", "web")
+    )
 
 
 def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):
@@ -101,6 +105,43 @@ def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):
     told = 'grep database /etc/hosts; cat /etc/resolv.conf; echo $ACCOUNT; test -n "$POD" && test -n "$HOST"'
     agent.apply(pod("web", ["sh", "-c", told], container={"env": env}, **spec))
     agent.await_phase("web", "Succeeded")
-    assert agent.cli("logs", "web") == (
-        "10.1.2.3\tdatabase.example\nnameserver 10.0.0.53\nsearch shop.example\ndefault\n"
-    )
+    said = "10.1.2.3\tdatabase.example\nnameserver 10.0.0.53\nsearch shop.example\ndefault\n"
+    # A container runtime may know of the end before it has written the last line.
+    eventually(lambda: agent.cli("logs", "web") == said, told=lambda: agent.cli("logs", "web"))
+
+
+def test_an_exit_code_restarts_all_containers_with_their_volumes(up: MakeUp):
+    """Init containers run again, and what was in a volume is there still."""
+    agent = up()
+    agent.start()
+    mounts = [{"name": "kept", "mountPath": "/mnt"}]
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
+    asks = "if [ $(wc -l < /mnt/init) = 1 ]; then until test -e /mnt/other; do sleep 0.05; done; exit 42; fi"
+
+    def container(name: str, text: str, **more: object) -> dict[str, object]:
+        return {"name": name, "image": "host", "command": ["sh", "-c", text], "volumeMounts": mounts, **more}
+
+    manifest = pod("again", ["true"], restartPolicy="Never", volumes=[{"name": "kept", "emptyDir": {}}])
+    manifest["spec"]["initContainers"] = [container("first", "echo init >> /mnt/init")]
+    manifest["spec"]["containers"] = [
+        container("asks", f"{asks}; sleep 1000", restartPolicy="Never", restartPolicyRules=[rule]),
+        container("other", "echo other >> /mnt/other; sleep 1000"),
+    ]
+    agent.apply(manifest)
+
+    def restarts() -> dict[str, int]:
+        status = agent.status("again")
+        every = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+        return {one["name"]: one["restartCount"] for one in every if one["ready"]}
+
+    eventually(lambda: restarts() == {"first": 1, "asks": 1, "other": 1})
+    assert agent.phase("again") == "Running"
+
+    def kept() -> list[bytes]:
+        return done(
+            agent, "exec", "again", "-c", "other", "--", "cat", "/mnt/init", "/mnt/other"
+        ).stdout.split()
+
+    # A container runs a moment before its shell has written.
+    eventually(lambda: kept() == [b"init", b"init", b"other", b"other"], told=lambda: str(kept()))
+    assert "all containers restart" in agent.cli("events", "again")

@@ -1,4 +1,4 @@
-"""Memory limits that somebody else changes are put right, and that is recorded."""
+"""Memory limits that another program changes are restored, and that is recorded."""
 
 import pytest
 

@@ -170,6 +170,7 @@ def test_overcommitting_lets_memory_be_promised_that_is_not_there():
     assert file.read_text() == "0\n"
 
 
+@not_on_the_host
 @pytest.mark.req("A13")
 @pytest.mark.cgroup("v1", "v2")
 def test_where_settings_are_protected_nothing_is_changed():

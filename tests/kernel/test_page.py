@@ -59,6 +59,7 @@ def test_pods_appear_use_moves_and_an_eviction_opens_its_story(up: MakeUp, chrom
         "busy", ["sh", "-c", "while :; do :; done"], container={"resources": {"limits": {"cpu": "200m"}}}
     )
     agent = started(up, grow("within", 96, request_mib=128))
+    agent.await_watch()
     with looking(chromium, agent.state, viewport=DESKTOP) as page:
         within = row(page, "within")
         within.get_by_text("Burstable").wait_for()
@@ -272,6 +273,9 @@ def test_everything_has_a_name_enough_contrast_and_room_on_a_phone(full: Path, c
         assert page.evaluate(FAINT) == []
         assert page.evaluate("document.querySelector('dialog').scrollWidth") <= PHONE["width"]
         page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(
+            state="hidden"
+        )  # what is behind it is not there for readers until then
         tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
         seen = {node["role"]["value"] for node in tree if not node["ignored"]}
         assert {"banner", "main", "treegrid", "columnheader", "status", "button"} <= seen

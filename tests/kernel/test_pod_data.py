@@ -65,10 +65,10 @@ def test_variables_come_from_objects_and_no_secret_is_left_anywhere(up: MakeUp):
 
 
 def _await_log(agent: Up, name: str, expected: str) -> None:
-    try:
-        eventually(lambda: log_of(agent, name) == expected)
-    except AssertionError:
-        assert log_of(agent, name) == expected
+    eventually(
+        lambda: log_of(agent, name) == expected,
+        told=lambda: f"it said {log_of(agent, name)!r} and not {expected!r}",
+    )
 
 
 def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
@@ -151,3 +151,23 @@ def test_a_sub_path_of_a_hostile_container_reaches_no_file_of_the_host(up: MakeU
         status = agent.await_phase(name, "Failed")
         message = status["containerStatuses"][0]["state"]["terminated"]["message"]
         assert "leads out of the volume" in message
+
+
+def test_a_pod_waits_for_a_directory_of_the_host_whatever_its_restart_policy_is(up: MakeUp, tmp_path: Path):
+    agent = up()
+    agent.start()
+    late = tmp_path / "late"
+    waits = pod("waits", ["true"], restartPolicy="Never")
+    waits["spec"]["volumes"] = [{"name": "late", "hostPath": {"path": str(late), "type": "Directory"}}]
+    waits["spec"]["containers"][0]["volumeMounts"] = [{"name": "late", "mountPath": "/mnt"}]
+    agent.apply(waits)
+
+    def said() -> list[str]:
+        events = agent.client.lines("/events", pod="default/waits")
+        return [event["message"] for event in events if event["reason"] == "FailedMount"]
+
+    assert f"hostPath {late} is not there" in eventually(said)[0]
+    assert (agent.phase("waits"), reason_of(agent, "waits")) == ("Pending", "ContainerCreating")
+    assert agent.status("waits")["containerStatuses"][0]["restartCount"] == 0
+    late.mkdir()
+    agent.await_phase("waits", "Succeeded")

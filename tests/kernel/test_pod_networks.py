@@ -4,6 +4,7 @@ that the machine's own network is not touched."""
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.kernel.agents import RUNTIMES, Up, pod
 from tests.kernel.cgroups import Cgroup
+from tests.kernel.live_tree import files_below
 from tests.kernel.sessions import begun
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually
 from tests.machines.containerd import Containerd
@@ -23,11 +25,12 @@ PACKAGES = (*NETWORKS, *IMAGES, "iproute2")
 BUSYBOX = "/bin/busybox"
 PORT, HOST_PORT = 8080, 18080
 SUBNET = "10.202.16."
+HANGS_SECONDS = 50  # a connection with which nothing happens for so long; one that is refused ends at once
 SERVE = f"echo hello > /tmp/index.html && exec {BUSYBOX} httpd -f -p {PORT} -h /tmp"
 
 
 def fetching(host: str, port: int) -> str:
-    return rf"printf 'GET / HTTP/1.0\r\n\r\n' | {BUSYBOX} timeout 5 {BUSYBOX} nc {host} {port}"
+    return rf"printf 'GET / HTTP/1.0\r\n\r\n' | {BUSYBOX} timeout {HANGS_SECONDS} {BUSYBOX} nc {host} {port}"
 
 
 def last_line(text: str) -> str:
@@ -127,7 +130,8 @@ def test_a_pod_has_an_address_that_probes_pods_and_host_ports_reach(agent: Up, n
     fetch = ["/bin/sh", "-c", fetching(address, PORT)]
     agent.apply(pod("client", fetch, hostNetwork=False, restartPolicy="Never"))
     agent.await_phase("client", "Succeeded")
-    assert last_line(agent.cli("logs", "client")) == "hello"
+    # A container runtime may know of the end before it has written the last line.
+    eventually(lambda: last_line(agent.cli("logs", "client")) == "hello")
 
     agent.kill()
     agent.start()
@@ -148,7 +152,8 @@ def test_nothing_of_a_network_is_left_after_the_pod(agent: Up, network: OwnNetwo
     eventually(lambda: not any(name.startswith("veth") for name in network.interfaces()))
     assert not network.fetched("127.0.0.1", HOST_PORT)
     eventually(lambda: mounts(tmp_path) == before)
-    leases = [path.name for path in tmp_path.rglob("addresses/*/*") if path.name.startswith(SUBNET)]
+    files = [path for path in files_below(tmp_path) if path.parents[1].name == "addresses"]
+    leases = [path.name for path in files if path.name.startswith(SUBNET)]
     assert leases == []
 
 
@@ -159,7 +164,7 @@ def test_the_network_of_a_pod_with_own_users_belongs_to_them(agent: Up, network:
     agent.apply(pod("low", ["/bin/sh", "-c", serve], hostNetwork=False, hostUsers=False))
     if agent.containerd is not None:  # containerd 1.6 has none, and would run the pod without
         failed = agent.await_phase("low", "Failed")
-        assert "hostUsers: false cannot be had: containerd 1" in failed["message"]
+        assert "hostUsers: false is not supported: containerd 1" in failed["message"]
         return
     agent.await_phase("low", "Running")
     eventually(lambda: network.fetched(agent.status("low")["podIP"], 80) == "hello")
@@ -192,7 +197,10 @@ def test_a_port_of_a_pod_is_forwarded_though_it_listens_at_its_own_loopback_only
 def got(port: int) -> bytes:
     """What a server at the host's loopback answers; empty if it is not there yet."""
     found = b""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as one:
+    with (
+        suppress(ConnectionError),
+        socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as one,
+    ):
         one.settimeout(PATIENCE_SECONDS)
         one.sendall(b"GET / HTTP/1.0\r\n\r\n")
         while chunk := one.recv(65536):

@@ -14,6 +14,7 @@ import pytest
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.runtime.interface import Attempt, ExecResult, Exited, RuntimeLost, StartFailed
 from evenkeel.runtime.process.supervisor_link import ended_children
+from evenkeel.runtime.process.supervisor_protocol import SOCKET_NAME
 from tests.kernel import containers as of_test
 from tests.kernel.containers import CONTAINER, Containers, until
 from tests.kernel.planned import may_lower_scores
@@ -354,14 +355,14 @@ def test_an_end_while_no_client_was_there_is_known_to_the_next(containers: Conta
             container=("volumeMounts: [{name: d, mountPath: /tmp}]"),
             spec=f"volumes: [{{name: d, hostPath: {{path: {tmp_path}}}}}]",
         )
-        keeper = world.keeper()
+        supervisor = world.supervisor()
         await world.runtime.close()
         (tmp_path / "go").touch()
         directory = world.state / f"pods/uid-ending/{CONTAINER}.1"
         await until((directory / "exit").exists)
         world.runtime = world.another()
         await world.runtime.open()
-        assert world.keeper() == keeper
+        assert world.supervisor() == supervisor
         records = await world.runtime.containers()
         assert records[lasting.attempt] == lasting
         ended = records[ending.attempt]
@@ -373,27 +374,27 @@ def test_an_end_while_no_client_was_there_is_known_to_the_next(containers: Conta
     containers.run(body)
 
 
-def test_containers_and_their_logs_outlive_the_keeper(containers: Containers):
+def test_containers_and_their_logs_outlive_the_supervisor(containers: Containers):
     async def body(world: Containers) -> None:
         script = "trap 'echo bye; exit 9' TERM; while :; do echo again; sleep 0.05; done"
         record = await world.shell("survivor", script)
         await until(lambda: world.log("survivor"))
-        old = world.keeper()
+        old = world.supervisor()
         os.kill(old, signal.SIGKILL)
         event = await asyncio.wait_for(anext(aiter(world.runtime.events())), PATIENCE_SECONDS)
         assert isinstance(event, RuntimeLost)
-        await until(lambda: world.keeper() not in (0, old))
+        await until(lambda: world.supervisor() not in (0, old))
         assert (await world.runtime.containers())[record.attempt] == record
         seen = len(world.log("survivor"))
         await until(lambda: len(world.log("survivor")) > seen + 2)
         result = await world.runtime.execute(record.attempt, ("hostname",), PATIENCE_SECONDS)
         assert result == ExecResult(0, "survivor\n")
-        # The client is the nearest reaper, as the keeper was its child: it knows.
+        # The client is the nearest reaper, as the supervisor was its child: it knows.
         await world.runtime.stop(record.attempt, PATIENCE_SECONDS)
         ended = await world.exited()
         assert (ended.exit.exit_code, ended.exit.is_known) == (9, True)
         assert world.log("survivor")[-1] == "bye"
-        await until(lambda: not ended_children())  # nor has the keeper that was killed left any
+        await until(lambda: not ended_children())  # nor has the supervisor that was killed left any
 
     containers.run(body)
 
@@ -403,9 +404,9 @@ def test_an_end_that_nobody_could_see_is_told_as_unknown(containers: Containers)
         record = await world.start("unseen", "sleep", "600")
         assert record.process is not None
         await world.runtime.close()
-        keeper = world.keeper()
-        os.kill(keeper, signal.SIGKILL)
-        await until(lambda: is_dead(keeper))  # it must not see the end
+        supervisor = world.supervisor()
+        os.kill(supervisor, signal.SIGKILL)
+        await until(lambda: is_dead(supervisor))  # it must not see the end
         os.kill(record.process.pid, signal.SIGKILL)
         # Whoever is the parent now takes note: nobody of ours.
         await until(lambda: not world.processes("unseen"))
@@ -442,14 +443,14 @@ def test_a_number_that_is_anothers_by_now_is_not_taken_for_the_container(contain
     containers.run(body)
 
 
-def test_the_keeper_ends_when_it_keeps_nothing_and_nobody_is_there(containers: Containers):
+def test_the_supervisor_ends_when_it_has_no_container_and_no_client(containers: Containers):
     async def body(world: Containers) -> None:
         record = await world.start("last", "sleep", "600")
         await world.runtime.close()
-        assert world.keeper()
+        assert world.supervisor()
         os.kill(record.process.pid, signal.SIGKILL)
-        await until(lambda: world.keeper() == 0)
-        assert not (world.state / "keeper.sock").exists()
+        await until(lambda: world.supervisor() == 0)
+        assert not (world.state / SOCKET_NAME).exists()
         world.runtime = world.another()
         await world.runtime.open()
         ended = (await world.runtime.containers())[record.attempt]
@@ -459,7 +460,7 @@ def test_the_keeper_ends_when_it_keeps_nothing_and_nobody_is_there(containers: C
     containers.run(body)
 
 
-def test_the_keeper_survives_nonsense_and_vanished_directories(containers: Containers):
+def test_the_supervisor_survives_nonsense_and_vanished_directories(containers: Containers):
     async def body(world: Containers) -> None:
         record = await world.start("steady", "sleep", "600")
         link = (await world.runtime._link.current())._socket  # noqa: SLF001 the agent itself sends no nonsense
@@ -475,7 +476,7 @@ def test_the_keeper_survives_nonsense_and_vanished_directories(containers: Conta
         event = await world.exited()
         assert event.attempt == victim.attempt
         assert event.exit.signal == 9
-        assert world.keeper()
+        assert world.supervisor()
         assert (await world.runtime.containers())[record.attempt].exit is None
         assert not (world.state / "keeper.log").exists()
 

@@ -51,7 +51,7 @@ def test_a_container_is_in_its_scope_which_lives_as_long_as_it():
         world = Scopes(f"/{name}.slice", Path(directory).resolve(), config)
         try:
             world.run(body)
-            eventually(lambda: world.keeper() == 0)
+            eventually(lambda: world.supervisor() == 0)
         finally:
             driver = driver_for(detect(), config)
             driver.remove(f"/{name}.slice")

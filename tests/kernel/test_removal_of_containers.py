@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cgroup("v1", "v2")
 def test_a_container_with_a_task_that_cri_does_not_know_is_removed_with_what_runs_in_it(
     containerd: Containerd, cgroup_root: Cgroup
 ):
-    """As when its first process dies, or whoever asked for it, while it is being started."""
+    """As when its first process or its client dies while it is being started."""
     asyncio.run(_remove_with_a_task(containerd, f"/{cgroup_root.paths()[0].name}"))
     assert not containerd.containers()
 

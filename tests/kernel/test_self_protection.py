@@ -1,4 +1,4 @@
-"""What keeps the agent at work: its own cgroup, in it from the start with its keeper, and gone with the pods; and a
+"""What keeps the agent at work: its own cgroup, in it from the start with its supervisor, and gone with the pods; and a
 watchdog that hears from it."""
 
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.agent.node.own_cgroup import NAME
+from tests.arenas import arenas_of_threads
 from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.live_tree import processes_in
@@ -31,8 +32,8 @@ def members(place: Cgroup) -> list[list[int]]:
     return [processes_in(path) for path in place.paths() if path.exists()]
 
 
-@pytest.mark.processes_only("containers need no keeper")
-def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: MakeUp):
+@pytest.mark.processes_only("containers need no supervisor")
+def test_the_agent_and_the_supervisor_are_beside_the_pods_and_leave_nothing(up: MakeUp):
     agent = up()
     agent.start()
     agent.apply(pod("stays", ["sleep", "1000"]))
@@ -45,17 +46,17 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     for path in there:
         inside = set(processes_in(path))
         assert agent.pid in inside
-        assert len(inside) > 1  # the keeper
+        assert len(inside) > 1  # the supervisor
         assert not inside & set(processes_of(main))
     (container,) = processes_of(main)
-    keepers = set(processes_of(own(agent))) - {agent.pid}
+    supervisors = set(processes_of(own(agent))) - {agent.pid}
 
     agent.kill()
     assert is_alive(container)
     agent.start()
     agent.await_phase("stays", "Running")
     assert agent.pid in processes_of(own(agent))
-    assert keepers & set(processes_of(own(agent)))
+    assert supervisors & set(processes_of(own(agent)))
     reasons = [one["reason"] for one in agent.client.lines("/events", most="1000")]
     assert "DriftRepaired" not in reasons
 
@@ -63,7 +64,15 @@ def test_the_agent_and_the_keeper_are_beside_the_pods_and_leave_nothing(up: Make
     agent.start()
     assert agent.stop() == 0
     assert not [path for path in (*own(agent).paths(), *agent.cgroup().paths()) if path.exists()]
-    eventually(lambda: not any(map(is_alive, keepers)))
+    eventually(lambda: not any(map(is_alive, supervisors)))
+
+
+def test_threads_of_the_agent_have_no_arenas_of_their_own(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(pod("stays", ["sleep", "1000"]))
+    agent.await_phase("stays", "Running")
+    assert arenas_of_threads(Path(f"/proc/{agent.pid}/maps").read_text()) == 0
 
 
 @pytest.mark.cgroup("host")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.agents import READY_SECONDS, MakeUp, Up, processes_of, up
+from tests.kernel.agents import READY_SECONDS, MakeUp, Up, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import (
     MIB,
@@ -220,7 +220,54 @@ def test_the_pods_limit_comes_after_its_init_containers_and_files_in_memory_are_
     # The kernel counts a moment later.
     eventually(lambda: writer.counters("memory.stat")["shmem"] >= 24 * MIB)
     assert reader.counters("memory.stat")["shmem"] < MIB
-    # And it is shown so.
-    lines = agent.cli("top", "--containers", "--once").splitlines()
-    (shown,) = [line for line in lines if "writer" in line]
-    assert any(word.endswith("Mi") and float(word[:-2]) >= 24 for word in shown.split()), shown
+    # And it is shown so; figures of a second ago may be shown again.
+    shown: list[str] = []
+
+    def is_shown() -> bool:
+        lines = agent.cli("top", "--containers", "--once").splitlines()
+        shown[:] = [line for line in lines if "writer" in line]
+        (words,) = map(str.split, shown)
+        return any(word.endswith("Mi") and float(word[:-2]) >= 24 for word in words)
+
+    eventually(is_shown, told=lambda: "\n".join(shown))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["of the container", "of the pod"])
+def test_a_limit_below_what_is_held_waits_until_less_is_held(up: MakeUp, spawn: Spawn, own: bool):
+    """The kernel could only answer it with an OOM kill."""
+    agent = up(node="512Mi,2cpu")
+    agent.start()
+
+    def apply(limit: str) -> None:
+        limits, requests = {"limits": {"memory": limit}}, {"requests": {"memory": "8Mi"}}
+        container = {"resources": {**requests, **(limits if own else {})}}
+        whole = {} if own else {"resources": limits}
+        agent.apply(pod("big", ["sleep", "1000"], uid="u-big", container=container, **whole))
+
+    def in_progress() -> tuple[str, str] | None:
+        found = [one for one in agent.status("big")["conditions"] if one["type"] == "PodResizeInProgress"]
+        return (found[0].get("reason", ""), found[0].get("message", "")) if found else None
+
+    def held_back() -> tuple[str, str] | None:
+        """One that is granted is in progress for a moment, too, and has no reason."""
+        found = in_progress()
+        return found if found and found[0] else None
+
+    apply("100Mi")
+    agent.await_phase("big", "Running")
+    limited = cgroup_of(agent, "big")
+    program = beside(agent, spawn, "big", "main", "memory")
+    assert program.ask(f"allocate {64 * MIB}") == f"allocated {64 * MIB}"
+    apply("32Mi")
+    reason, message = eventually(held_back)
+    assert reason == "Error"
+    assert f"memory limit ({32 * MIB}) below current usage" in message
+    assert memory_limit(limited) == 100 * MIB
+    apply("90Mi")  # another limit, which it is within
+    eventually(lambda: in_progress() is None and memory_limit(limited) == 90 * MIB)
+    apply("32Mi")
+    eventually(held_back)
+    program.ask("free")
+    eventually(lambda: in_progress() is None and memory_limit(limited) == 32 * MIB)
+    assert program.ask(f"allocate {8 * MIB}") == f"allocated {8 * MIB}"
+    assert agent.restarts("big") == 0

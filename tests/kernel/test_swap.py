@@ -1,4 +1,4 @@
-"""A18 where there is swap: it takes from those without a guarantee, and from nobody else."""
+"""A18 where there is swap: only memory without a guarantee is swapped out."""
 
 import ctypes
 import os

@@ -1,6 +1,7 @@
 """Slices and scopes on a machine that systemd runs: made, set, kept over its reloads, healed, and removed."""
 
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -155,6 +156,12 @@ def units_about(name: str) -> str:
     return systemctl("list-units", "--all", "--plain", "--no-legend", f"*{name}*")
 
 
+def files_about(name: str) -> list[str]:
+    """What systemd keeps of units; it works there meanwhile."""
+    walked = os.walk("/run/systemd")  # leaves out what it cannot read any more
+    return [one for _, below, files in walked for one in (*below, *files) if name in one]
+
+
 @pytest.mark.req("A24", "B10")
 def test_the_plan_becomes_slices_and_scopes_and_a_second_pass_writes_nothing(running):
     assert not running.report.failures
@@ -282,7 +289,9 @@ def test_removal_leaves_nothing():
     driver.create(scope)
     driver.write(pods, "memory.max", str(64 << 20))
     driver.write(scope, "memory.oom.group", "1")
-    assert len(sleepers() - before) == 1
+    eventually(
+        lambda: len(sleepers() - before) == 1
+    )  # a shell starts it, and has ended before it is executed
     # An idle slice whose cgroup somebody removed is made again, with the unit that still runs.
     idle = f"{root}/{name}-idle.slice"
     driver.create(idle)
@@ -293,8 +302,8 @@ def test_removal_leaves_nothing():
     driver.remove(root)
     driver.close()
     assert not (MOUNT / root[1:]).exists()
-    assert units_about(name) == ""
-    assert not list(Path("/run/systemd").rglob(f"*{name}*"))
+    eventually(lambda: units_about(name) == "")  # systemd forgets units after it has stopped them
+    eventually(lambda: not files_about(name))
     eventually(lambda: sleepers() <= before)
 
 
@@ -317,4 +326,4 @@ def test_what_systemd_cannot_do_is_said_and_leaves_no_process_behind(running):
     finally:
         other.remove(f"/{name}.slice")
         other.close()
-    eventually(lambda: sleepers() == before)
+    eventually(lambda: sleepers() <= before)  # one of before may have been on its way out

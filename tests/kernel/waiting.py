@@ -15,15 +15,20 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 
 def eventually(
-    probe: Callable[[], T | Literal[False] | None], *, within_seconds: float = PATIENCE_SECONDS
+    probe: Callable[[], T | Literal[False] | None],
+    *,
+    within_seconds: float = PATIENCE_SECONDS,
+    told: Callable[[], str] | None = None,
 ) -> T:
-    """The first true answer of `probe`; an AssertionError with its last answer if there is none in time."""
+    """The first true answer of `probe`. If there is none in time, an AssertionError with its last answer, and with what
+    `told` then says of the matter."""
     began = time.monotonic()
     deadline = began + within_seconds
     while not (answer := probe()):
         now = time.monotonic()
         if now > deadline:
-            raise AssertionError(f"not within {within_seconds:g} s; the last answer was {answer!r}")
+            more = f"; {told()}" if told else ""
+            raise AssertionError(f"not within {within_seconds:g} s; the last answer was {answer!r}{more}")
         time.sleep(min(max(LOOK_AGAIN_SECONDS, PAUSE_TO_LOOK * (now - began)), LONGEST_PAUSE_SECONDS))
         began = time.monotonic()
     return answer

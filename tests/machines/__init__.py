@@ -9,4 +9,4 @@ PROJECT = Path(__file__).parents[2]
 
 
 class Unavailable(Exception):
-    """A machine cannot be had here; the message is the reason and what would change it, in one line."""
+    """A machine is not available here; the message is the reason and what would change it, in one line."""

@@ -17,6 +17,7 @@ from tests.machines import PROJECT
 
 CACHE = PROJECT / ".cache" / "machines"
 MARKER = ".complete"
+_DIGITS = 12  # of what it was made from, in a directory's name
 KEPT_UNUSED_SECONDS = 7 * 24 * 3600.0
 
 
@@ -55,7 +56,7 @@ def _digest(inputs: Iterable[str | bytes]) -> str:
     for item in inputs:
         content = item.encode() if isinstance(item, str) else item
         digest.update(f"{len(content)}:".encode() + content)
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _is_complete(directory: Path) -> bool:
@@ -69,7 +70,8 @@ def _is_complete(directory: Path) -> bool:
 
 def _remove_unused(name: str, cache: Path) -> None:
     """Older makes of `name`: half-made ones (we hold the lock, so nobody is at them) and those long unused."""
-    for directory in cache.glob(f"{name}-*"):
+    # Not `name-*`: another name may begin so, and has another lock.
+    for directory in cache.glob(f"{name}-{'[0-9a-f]' * _DIGITS}"):
         marker = directory / MARKER
         if not marker.exists() or time.time() - marker.stat().st_mtime > KEPT_UNUSED_SECONDS:
             shutil.rmtree(directory, ignore_errors=True)

@@ -44,6 +44,7 @@ disabled_plugins = [
   sandbox_image = "{pause}"
   disable_apparmor = true
   restrict_oom_score_adj = {restrict}
+  netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".registry]
     config_path = "{directory}/certs.d"
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -76,6 +77,9 @@ class Containerd(Daemon):
         self.socket = self.directory / "containerd.sock"
         super().__init__("containerd", self.directory / "log", stopped_seconds=READY_SECONDS)
         self._systemd_cgroup = systemd_cgroup
+        self._ids: set[str] = (
+            set()
+        )  # of sandboxes and containers that were there when it was stopped or killed
 
     @property
     def endpoint(self) -> str:
@@ -109,6 +113,19 @@ class Containerd(Daemon):
                 {**os.environ, "NOTIFY_SOCKET": str(ready)},
             )
             eventually(lambda: self._said(notified) == b"READY=1", within_seconds=READY_SECONDS)
+
+    def stop(self) -> None:
+        super().stop()
+        self._remember()
+
+    def kill(self) -> None:
+        super().kill()
+        self._remember()
+
+    def _remember(self) -> None:
+        """When it is started again, it removes what was half made, and says nothing of it. The socket of a shim that
+        was being started stays."""
+        self._ids |= {path.name for path in self.tasks()}
 
     def forget(self) -> None:
         """It is started with nothing that it knew: no images, and none of the containers, which run on."""
@@ -207,7 +224,8 @@ class Containerd(Daemon):
     def _shim_sockets(self) -> list[Path]:
         """They lie outside of our directories, and a shim that is killed, also while being started, leaves its own
         behind. They are named after our socket and the container, so that no other's can be among them."""
-        ids = {path.name for path in self.tasks()} | set(_ID.findall(self.log.read_text(errors="replace")))
+        self._remember()
+        ids = self._ids | set(_ID.findall(self.log.read_text(errors="replace")))
         names = (f"{self.socket}/{NAMESPACE}/{one}" for one in ids)
         return [SHIM_SOCKETS / hashlib.sha256(os.fsencode(name)).hexdigest() for name in names]
 

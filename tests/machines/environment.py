@@ -59,6 +59,7 @@ def variables(environment: Path, scratch: str) -> dict[str, str]:
         "HOME": "/root",
         "HYPOTHESIS_STORAGE_DIRECTORY": f"{scratch}/hypothesis",
         "LANG": "C.UTF-8",
+        "PY_COLORS": "0",
         "PATH": f"{environment / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",

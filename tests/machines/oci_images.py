@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ NOTHING: Mapping[str, Any] = {}
 _LAYER, _CONFIG = "application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.config.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _INDEX = "application/vnd.oci.image.index.v1+json"
+_gzipped = partial(gzip.compress, mtime=0)  # the same bytes in every second
 
 
 class Layout:
@@ -30,7 +32,7 @@ class Layout:
         config: Mapping[str, Any] = NOTHING,
         *,
         architecture: str = "amd64",
-        compress: Callable[[bytes], bytes] = gzip.compress,
+        compress: Callable[[bytes], bytes] = _gzipped,
         kind: str = "+gzip",
         has_parents: bool = True,
     ) -> dict[str, Any]:

@@ -4,11 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.machines import Unavailable
-from tests.machines.cache import locked, made_once
+from tests.machines.cache import CACHE, locked, made_once
 
 PROGRAMS = ("gcc", "libc6-dev")
 IMAGES = ("busybox-static",)
@@ -50,7 +50,7 @@ def require_containerd() -> None:
     require(package for program, package in CONTAINERD.items() if shutil.which(program) is None)
 
 
-def unpacked(package: str) -> Path:
+def unpacked(package: str, *, cache: Path = CACHE) -> Path:
     """The files of a package below a directory of our own: for programs whose installation would start a service."""
 
     def fetch(directory: Path) -> None:
@@ -60,10 +60,10 @@ def unpacked(package: str) -> Path:
             apt_get("update")  # nobody has asked for the lists yet, or they name a version that is gone
             apt_get("download", package, directory=directory)
         for archive in directory.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "--extract", archive, directory / "files"], check=True)
+            _run(["dpkg-deb", "--extract", str(archive), str(directory / "files")])
             archive.unlink()
 
-    return made_once(package, [package], fetch) / "files"
+    return made_once(package, [package], fetch, cache=cache) / "files"
 
 
 def virtiofsd() -> Path:
@@ -80,6 +80,17 @@ def apt_get(*arguments: str, directory: Path | None = None) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     with locked("apt"):  # for its lists apt waits for nobody, and several machines may be made ready at once
+        _run(command, f"apt-get {' '.join(arguments)}", directory, environment)
+
+
+def _run(
+    command: list[str],
+    shown: str = "",
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run `command`, or raise `Unavailable` with the last words of one that fails. `shown` is its short form."""
+    try:
         result = subprocess.run(
             command,
             check=False,
@@ -90,10 +101,12 @@ def apt_get(*arguments: str, directory: Path | None = None) -> None:
             text=True,
             errors="replace",
         )
+    except FileNotFoundError:
+        raise Unavailable(f"{command[0]} is not here: the machines are made from Debian packages") from None
     if result.returncode:
         said = (result.stderr or result.stdout).strip().splitlines()
         raise Unavailable(
-            f"'apt-get {' '.join(arguments)}' failed: {said[-1] if said else 'it did not say why'}"
+            f"'{shown or ' '.join(command)}' failed: {said[-1] if said else 'it did not say why'}"
         )
 
 

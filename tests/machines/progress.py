@@ -117,21 +117,26 @@ def line(
     return f"{_clock(passed_seconds):>6}  about {_rough(left_seconds)} left: {'; '.join(said)}"
 
 
-def whole_left_seconds(
-    host: Sequence[float],
-    emulated: Sequence[float],
-    waiting: Sequence[float],
-    alone: Sequence[float],
-    *,
-    places: int,
-) -> float:
-    """How long it takes until all parts have ended: those that run on the host and those that are emulated, those that
-    follow the latter in their `places`, in this order, and those that then run alone, one after the other."""
-    busy = [*emulated, *[0.0] * (places - len(emulated))]
-    heapq.heapify(busy)
-    for seconds in waiting:
-        heapq.heappush(busy, heapq.heappop(busy) + seconds)
-    return max(*host, *busy) + sum(alone)
+class Lane(NamedTuple):
+    """Parts that have `places` beside each other: the seconds that those who run still need, and what those who wait
+    will take, in their order."""
+
+    running: Sequence[float]
+    waiting: Sequence[float]
+    places: int
+
+    def left_seconds(self) -> float:
+        busy = [*self.running, *[0.0] * (self.places - len(self.running))]
+        heapq.heapify(busy)
+        for seconds in self.waiting:
+            heapq.heappush(busy, heapq.heappop(busy) + seconds)
+        return max(busy)
+
+
+def whole_left_seconds(lanes: Sequence[Lane], alone: Sequence[float]) -> float:
+    """How long it takes until all parts have ended: those of the lanes, and those that then run alone, one after the
+    other."""
+    return max(lane.left_seconds() for lane in lanes) + sum(alone)
 
 
 class Result(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Self
 
 from tests.kernel.waiting import eventually
 from tests.machines import packages
+from tests.reserved_port import ReservedPort
 
 USER, PASSWORD = "reader", "open sesame"
 # bcrypt, the only kind that docker-registry knows, of that password.
@@ -42,7 +43,8 @@ class Registry:
         self.directory = directory
         self.has_password = has_password
         self.certificate = directory / "certificate"
-        self.port = _free_port()
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,6 +72,7 @@ class Registry:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.stop()
+        self._reserved.close()
 
     def start(self) -> None:
         program = packages.unpacked("docker-registry") / "usr/bin/docker-registry"
@@ -122,10 +125,3 @@ class Registry:
         ):
             return True
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

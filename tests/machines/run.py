@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tests.cluster.binaries import control_plane_programs
-from tests.machines import Unavailable, host, virtual_machine
+from tests.machines import Unavailable, host, user_mode, virtual_machine
 from tests.machines.cache import CACHE
 from tests.machines.container_images import container_images
 from tests.machines.environment import compile_ahead, guest_environment, variables
+from tests.machines.guest_process import VirtualMachine
 from tests.machines.image import root_image
 from tests.machines.initrd import initrd
 from tests.machines.packages import IMAGES, PROGRAMS, VIRTUAL_MACHINE, require
 from tests.machines.parts import Part
 
-MACHINES = ("host", "v1", "v2", "systemd")
+MACHINES = ("host", "v1", "v2", "systemd", user_mode.KIND)
 MACHINE_FAILED = 125
 CONSOLE_LINES = 60
 # `make test` is to take less than 20 minutes: what took longest is said each time.
@@ -59,8 +60,20 @@ def missing(parts: Iterable[Part]) -> dict[str, str]:
 def run_part(part: Part, *, reports: bool) -> int:
     """Run one of the parts of `make kernel`; with `reports`, lines of tests/machines/reports.py are in its output."""
     os.environ.update(part.variables)
-    request = Request(part.machine, part.name, part.time_limit_seconds, cpus=part.cpus)
+    request = Request(_machine_of(part), part.name, part.time_limit_seconds, cpus=part.cpus)
     return run_kernel_tests(request, [*(REPORTING if reports else ()), *part.tests])
+
+
+def _machine_of(part: Part) -> str:
+    """Without a kernel in user mode its tests run emulated, which takes longer."""
+    if part.machine != user_mode.KIND or os.geteuid() != 0:
+        return part.machine
+    try:
+        user_mode.require_user_mode()
+    except Unavailable as reason:
+        print(f"{part.name}: emulated, which takes longer: {reason}", file=sys.stderr)
+        return "v2"
+    return part.machine
 
 
 def run_rounds(request: Request, pytest_arguments: Sequence[str], *, rounds: int, seed: int) -> int:
@@ -78,7 +91,7 @@ def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
 
 
 def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -> int:
-    """A machine that cannot be had is said with its reason, and fails only in CI."""
+    """A machine that is not available is said with its reason, and fails only in CI."""
     try:
         host.require_root()
         if request.machine != "host":
@@ -107,11 +120,16 @@ def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str]
     began = time.monotonic()
     host.require_root()
     require((*VIRTUAL_MACHINE, *PROGRAMS, *IMAGES))
+    if request.machine == user_mode.KIND:
+        user_mode.require_user_mode()
     container_images()  # and with them the programs
     image = root_image()
-    machine = virtual_machine.VirtualMachine(
-        image, initrd(image), request.machine, request.memory_mib, request.cpus
+    first = (
+        initrd(image, user_mode.kernel_modules(), user_mode.MODULES)
+        if request.machine == user_mode.KIND
+        else initrd(image)
     )
+    machine = VirtualMachine(image, first, request.machine, request.memory_mib, request.cpus)
     environment = guest_environment()
     if tests:
         compile_ahead(environment, tests)

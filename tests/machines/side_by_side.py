@@ -21,11 +21,13 @@ from typing import IO
 from tests.machines import PROJECT
 from tests.machines.cache import CACHE
 from tests.machines.parts import Part
-from tests.machines.progress import Progress, Result, line, table, whole_left_seconds
+from tests.machines.progress import Lane, Progress, Result, line, table, whole_left_seconds
 from tests.machines.reports import FAILED, Ended, read
 from tests.machines.run import skipped_status
 
 LINE_EVERY_SECONDS = 30.0
+# Of parts on the host: each one more takes processors that all others wait for.
+HOST_PLACES = 4
 # Of a part that ended without its tests.
 LAST_LINES = 30
 # A line of a report carries all that pytest says of a failure.
@@ -56,8 +58,8 @@ class _Run:
         self._logs = logs
         self._began = time.monotonic()
         self._python = os.path.relpath(sys.executable, PROJECT)
-        # Tests of this machine mostly wait, an emulated one keeps a processor busy.
-        self._places = os.cpu_count() or 1
+        # By whether the part is a guest's. Tests of this machine mostly wait; a guest keeps a processor busy.
+        self._places = {False: HOST_PLACES, True: os.cpu_count() or 1}
         self._waiting: list[Part] = []
         self._running: list[Progress] = []
 
@@ -66,7 +68,7 @@ class _Run:
         assert main
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, main.cancel)
-        free = asyncio.Semaphore(self._places)
+        free = {is_guest: asyncio.Semaphore(places) for is_guest, places in self._places.items()}
         results = [self._left_out(part, missing[part.name]) for part in parts if part.name in missing]
         order = [part.name for part in parts]
         parts = [part for part in parts if part.name not in missing]
@@ -76,8 +78,7 @@ class _Run:
             async with asyncio.TaskGroup() as group:
                 for part in parts:
                     if not part.is_alone:
-                        place = free if part.is_emulated else contextlib.nullcontext()
-                        group.create_task(self._within(place, part, results))
+                        group.create_task(self._within(free[part.is_guest], part, results))
             results += [await self._run(part) for part in parts if part.is_alone]
         except asyncio.CancelledError:
             print("interrupted: every machine has been ended", flush=True)
@@ -126,14 +127,21 @@ class _Run:
         while True:
             await asyncio.sleep(LINE_EVERY_SECONDS)
             now = time.monotonic()
-            left = whole_left_seconds(
-                [progress.left_seconds(now) for progress in self._running if not progress.part.is_emulated],
-                [progress.left_seconds(now) for progress in self._running if progress.part.is_emulated],
-                [self._expected_seconds(part) for part in self._waiting if not part.is_alone],
-                [self._expected_seconds(part) for part in self._waiting if part.is_alone],
-                places=self._places,
-            )
+            lanes = [
+                Lane(
+                    [one.left_seconds(now) for one in self._running if one.part.is_guest == is_guest],
+                    [self._expected_seconds(one) for one in self._beside() if one.is_guest == is_guest],
+                    places,
+                )
+                for is_guest, places in self._places.items()
+            ]
+            alone = [self._expected_seconds(part) for part in self._waiting if part.is_alone]
+            left = whole_left_seconds(lanes, alone)
             print(line(now - self._began, left, self._running, self._waiting), flush=True)
+
+    def _beside(self) -> list[Part]:
+        """Those that wait, and do not run alone."""
+        return [part for part in self._waiting if not part.is_alone]
 
     async def _follow(
         self, process: asyncio.subprocess.Process, progress: Progress, log: IO[str]

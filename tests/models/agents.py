@@ -72,6 +72,7 @@ class TableRuntime:
     async def close(self) -> None: ...
 
     readiness = Readiness(True, "")
+    may_trace = False
 
     def addresses(self, pod: Pod) -> tuple[str, ...] | None:
         return None

@@ -4,7 +4,7 @@ import json
 import threading
 from contextlib import suppress
 
-from evenkeel.server.listen import connect
+from evenkeel.server.agent_socket import connect
 
 
 class Http:

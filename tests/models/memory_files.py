@@ -1,4 +1,4 @@
-"""Memory files of cgroups with a kernel's own text, and the pods whose they are."""
+"""Memory files of cgroups with a kernel's own text, and the pods that they belong to."""
 
 import os
 from pathlib import Path
@@ -80,7 +80,7 @@ def with_memory_volume(pod: Pod) -> Pod:
 
 
 class IgnoredReports:
-    """Whom nobody asks. As a guard, it holds nobody."""
+    """Takes every report and every request of a guard, and does nothing."""
 
     is_heard = True
 

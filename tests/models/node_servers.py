@@ -30,6 +30,7 @@ from tests.fake_front import running
 from tests.fake_sessions import SessionFront
 from tests.kernel.waiting import eventually
 from tests.models.api_server import ApiServer, Asked, kubeconfig
+from tests.reserved_port import ReservedPort
 
 NODE = "node1"
 ALLOWED = "allowed"  # a user with all rights, and the token of one
@@ -97,7 +98,8 @@ class NodeUnderTest:
         self.local: set[str] = set()  # the UIDs of pods that were handed in on this machine
         self.mirrors: set[tuple[str, str]] = set()  # that the API server has, by namespace and name
         self.now = 1000.0
-        self.port, self.healthz_port = free_port(), free_port()
+        self._reserved = ReservedPort(), ReservedPort()
+        self.port, self.healthz_port = (one.number for one in self._reserved)
         self._directory = directory
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -118,6 +120,8 @@ class NodeUnderTest:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
         self._loop.close()
+        for one in self._reserved:
+            one.close()
 
     async def _start(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -179,11 +183,6 @@ class NodeUnderTest:
 def _is_open(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
 
 
 @contextmanager

@@ -71,7 +71,6 @@ class SnapshotMaker:
         samples = {cgroup.path: sampled(cgroup, self.number) for cgroup in self._tree.cgroups}
         machine = MachineFigures(
             memory_total_bytes=32 * GIB,
-            memory_available_bytes=20 * GIB,
             memory_working_set_bytes=11 * GIB,
             memory_usage_bytes=14 * GIB,
             memory_rss_bytes=9 * GIB,
@@ -91,7 +90,7 @@ class SnapshotMaker:
             processes=ProcessFigures(Amount(32768), Amount(300)),
         )
         own = Statistics(40 * MIB, 30 * MIB, 0, 25 * MIB, 10_000 * self.number, 0, 5, 10, 0)
-        keeper = Statistics(12 * MIB, 12 * MIB, 0, 8 * MIB, 2000 * self.number, 0, 1, 10, 0)
+        supervisor = Statistics(12 * MIB, 12 * MIB, 0, 8 * MIB, 2000 * self.number, 0, 1, 10, 0)
         sweep = Sweep(
             self.number,
             1_794_800_000.0 + self.number,
@@ -99,7 +98,7 @@ class SnapshotMaker:
             samples,
             {
                 AGENT: Daemon("/evenkeel/agent", Sample(own, 5_000_000)),
-                RUNTIME: Daemon("", Sample(keeper, 1_000_000)),
+                RUNTIME: Daemon("", Sample(supervisor, 1_000_000)),
             },
             machine,
             2_000_000_000 if self.number > 1 else None,

@@ -169,6 +169,10 @@ class Agent:
         self.cgroups.close()
         self.watches.intents.close()
 
+    def kill_pods(self) -> None:
+        """Kills the pods that `close` stops, or is going to stop, without their grace periods."""
+        self.pod_loop.stop_all(0.0)
+
     async def failed(self) -> BaseException | None:
         """Waits until one of the loops ends, which should not happen. Returns the error that ended it."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -309,6 +313,7 @@ class Agent:
             self.pod_loop.journal_fails
             or self._background_loops.journal_fault
             or ("" if runtime.is_ready else runtime.message)
+            or self.watches.memory.not_ready
         )
 
     def usage(self) -> NodeUsage:

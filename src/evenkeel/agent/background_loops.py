@@ -17,6 +17,7 @@ from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.host.node_figures import NodeClock
+from evenkeel.host.ticks import next_tick
 from evenkeel.journal.records import NORMAL, WARNING
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.runtime import interface
@@ -96,7 +97,7 @@ class BackgroundLoops:
     async def _heal(self) -> None:
         due = time.monotonic() + _HEAL_SECONDS
         while True:
-            await asyncio.sleep(_LIMITS_SECONDS)
+            await next_tick(_LIMITS_SECONDS)
             self._cgroups.heal_limits()
             if time.monotonic() >= due:
                 due = time.monotonic() + _HEAL_SECONDS
@@ -111,7 +112,7 @@ class BackgroundLoops:
         for the disk. A removed journal is reported at once. A damaged one is reported when the damage is found."""
         due = time.monotonic() + _CHECKPOINT_SECONDS
         while True:
-            await asyncio.sleep(_PLACE_SECONDS)
+            await next_tick(_PLACE_SECONDS)
             try:
                 self._journal.check_place()
                 if not self._journal.is_synced:

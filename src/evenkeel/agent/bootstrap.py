@@ -92,7 +92,7 @@ def assemble(
 
     # State, and the cgroup tree
     events = EventRecorder(journal, clock)
-    admission = Admission(node)
+    admission = Admission(node, lambda pod: runtime.addresses(pod) is None, runtime.refusal)
     resizes = DeferredResizes(journal, admission, uids)
     pods = PodStore(
         journal, records, PodStatuses(node, settings, resizes, runtime.addresses, host_address(), clock)
@@ -107,7 +107,7 @@ def assemble(
     data = DataStore(objects, pods, steps, services_changed, clock, node.allocatable)
     service_names = ServiceNames(runtime, data, pods, services_changed)
     evictions = Evictions(pods, worker, steps, evicted_or_relieved)
-    in_place = InPlaceChanges(node.profile, pods, admission, resizes, events, steps, clock)
+    in_place = InPlaceChanges(node.profile, cgroups, pods, admission, resizes, events, steps, clock)
     desired_pods = DesiredPods(
         node.profile, journal, pods, resizes, in_place, data, worker, events, steps, clock
     )
@@ -157,9 +157,8 @@ def assemble(
     followers = (copies, volume_updates, cluster_data, service_names)
     observers = (*watching, *followers, in_place, desired_pods, workload_controller, cluster_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
-    updates = PodUpdates(settings, pods, oom_kills, events, steps, observers, clock)
+    updates = PodUpdates(node.profile, settings, pods, oom_kills, events, steps, observers, evictions, clock)
     pod_loop = PodLoop(
-        node,
         settings,
         runtime,
         admission,
@@ -167,7 +166,7 @@ def assemble(
         pods,
         oom_kills,
         pod_cgroups,
-        Launches(cgroups, data, service_names, events),
+        Launches(cgroups, data, service_names, events, runtime.refusal, may_trace=runtime.may_trace),
         events,
         worker,
         updates,

@@ -5,7 +5,7 @@ says so. What is known of it is in the journal: without the API server it goes o
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.in_place_changes import InPlaceChanges
@@ -13,7 +13,7 @@ from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.pod import Pod
 from evenkeel.journal.records import CLUSTER, NORMAL, PodRecord
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.pressure.protocol import PodObserver
 
@@ -58,12 +58,17 @@ class ClusterPods(PodObserver):
         pod = self._pod_store.shown_by_key(record.pod.key) if record is not None else None
         return pod if pod is not None and pod.metadata.uid == uid else None
 
+    def keep_times(self, uid: str, transitions: Mapping[str, tuple[str, str]]) -> None:
+        """A former agent has told the cluster since when the pod's conditions are as they are (`PodStore`)."""
+        if self.get(uid) is not None:
+            self._pod_store.keep_times(uid, transitions)
+
     def put(self, pod: Pod) -> None:
         """Runs the pod, or brings it to its present specification."""
         uid = pod.metadata.uid
         record = self.get(uid)
         if record is not None:
-            if record.state.deleted_at is None and _names(record.pod) == _names(pod):
+            if record.state.deleted_at is None and _has_same_containers(record.pod, pod):
                 self._in_place.update(record, pod)
             return
         if (other := self._pod_store.by_key(pod.key)) is not None:
@@ -85,7 +90,7 @@ class ClusterPods(PodObserver):
             return
         if record.state.deleted_at is None:
             self._event_recorder.record(NORMAL, "Deleted", "the cluster has deleted the pod", record.pod)
-        state = changes.deleted(record.pod, record.state, self._clock(), grace_seconds)
+        state = stops.deleted(record.pod, record.state, self._clock(), grace_seconds)
         self._pod_store.put_state(uid, state)
         self._steps.want_step(uid)
 
@@ -118,5 +123,8 @@ class ClusterPods(PodObserver):
         self._steps.room_appeared()
 
 
-def _names(pod: Pod) -> list[str]:
-    return [each.name for each in pod.spec.every_container]
+def _has_same_containers(before: Pod, after: Pod) -> bool:
+    """Ephemeral containers may be more than before. None is ever taken away."""
+    names = [[each.name for each in pod.spec.sized_containers] for pod in (before, after)]
+    kept = {one.name for one in before.spec.ephemeral_containers}
+    return names[0] == names[1] and kept <= {one.name for one in after.spec.ephemeral_containers}

@@ -4,11 +4,10 @@ Nothing of a session is recorded: not in the journal, not as an event, not in a 
 """
 
 import socket
-from collections.abc import Iterable
 
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.container import Container
-from evenkeel.api.pod import ContainerStatus, Pod
+from evenkeel.api.pod import Pod
 from evenkeel.runtime import pod_connections
 from evenkeel.runtime.interface import Attempt, Runtime
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams, command_problem
@@ -75,11 +74,7 @@ def chosen_container(pod: Pod, name: str) -> str:
 
 
 def _why(pod: Pod, name: str) -> str:
-    statuses: Iterable[ContainerStatus] = (
-        *pod.status.init_container_statuses,
-        *pod.status.container_statuses,
-    )
-    state = next((one.state for one in statuses if one.name == name), None)
+    state = next((one.state for one in pod.status.every_container_status if one.name == name), None)
     if state is not None and state.waiting is not None:
         return f": it waits ({state.waiting.reason})"
     if state is not None and state.terminated is not None:

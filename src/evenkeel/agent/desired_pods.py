@@ -24,7 +24,7 @@ from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import CLUSTER, FILE, NORMAL, WARNING, WORKLOAD, PodRecord
 from evenkeel.journal.store import Journal
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import stops
 from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.lifecycle.resize import Change, resize
 from evenkeel.pressure.protocol import PodObserver
@@ -177,7 +177,7 @@ class DesiredPods(PodObserver):
                 self._event_recorder.record(NORMAL, "Deleted", "the pod is to end", record.pod)
             self._journal.set_value(SUCCESSOR + uid, None)
             self._pod_store.put_state(
-                uid, changes.deleted(record.pod, record.state, self._clock(), given_seconds)
+                uid, stops.deleted(record.pod, record.state, self._clock(), given_seconds)
             )
         self._steps.want_step(uid)
 
@@ -222,7 +222,7 @@ class DesiredPods(PodObserver):
             self._worker.forget(uid)
             self._pod_store.put(record._replace(pod=pod, is_admitted=False, state=PodState()))
         elif change.kind == Change.IN_PLACE and not is_over and pod.metadata.uid == uid:
-            self._in_place.resize(record, pod, change.restart)
+            self._in_place.resize(record, pod)
         else:
             self._replace(record, pod)
         self._steps.want_step(uid)
@@ -233,7 +233,7 @@ class DesiredPods(PodObserver):
         uid = record.pod.metadata.uid
         self._journal.set_value(SUCCESSOR + uid, {"pod": encode(successor), "source": record.source})
         if record.state.deleted_at is None:
-            self._pod_store.put_state(uid, changes.deleted(record.pod, record.state, self._clock()))
+            self._pod_store.put_state(uid, stops.deleted(record.pod, record.state, self._clock()))
             self._event_recorder.record(
                 NORMAL, "Replaced", "it was changed: the pod ends and starts anew", successor
             )

@@ -76,6 +76,7 @@ class EventRecorder:
         self._journal = journal
         self._clock = clock
         self._waiting: list[Event] = []
+        self._written: list[Event] = []  # by the last `write`, with their numbers
         self._decisions: list[tuple[str, object, object, float]] = []
         self._why_not = ""  # the last reason why decisions could not be written
         self._complaints: set[str] = set()  # failures of reconciliation, each recorded once
@@ -164,15 +165,32 @@ class EventRecorder:
     def back_to(self, mark: tuple[Event, ...]) -> None:
         """Drops the events that were recorded since `mark`."""
         self._waiting[:] = mark
+        self._written = []
 
     def commit(self) -> None:
         """Writes and publishes the waiting events. Raises JournalError; the events then stay waiting."""
+        self.write()
+        self.announce()
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether no event waits. Decisions may."""
+        return not self._waiting
+
+    def write(self) -> None:
+        """The first half of `commit`, for a transaction with further writes. Raises JournalError."""
+        self._written = []  # what a failed transaction wrote is not there
         if self._waiting:
             with self._journal.transaction():
-                recorded = [self._journal.record_event(event) for event in self._waiting]
+                self._written = [self._journal.record_event(event) for event in self._waiting]
+
+    def announce(self) -> None:
+        """The second half of `commit`: publishes the written events."""
+        written, self._written = self._written, []
+        if written:
             self._waiting.clear()
-            for event in recorded:
-                self.published.publish(event)
+        for event in written:
+            self.published.publish(event)
         self._record()
 
     def _record(self) -> None:

@@ -1,31 +1,37 @@
 """Changes of a running pod that need no new pod: its requests and limits, and the images of a cluster's pod.
 
-If the node has no room for a resize, it is deferred: the pod keeps its size, and it is resized when room appears.
+If the node has no room for a resize, it is deferred: the pod keeps its size, and it is resized when room appears. So is
+one with a memory limit below what the pod holds, which the kernel could only answer with an OOM kill.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
-from evenkeel.agent.admission import Admission, DeferredResizes
+from evenkeel.agent.admission import Admission, Deferred, DeferredResizes
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodStatus
-from evenkeel.journal.records import NORMAL, WARNING, PodRecord
+from evenkeel.journal.records import CLUSTER, NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import JournalError
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.policy.lifecycle.pod_state import AS_RESTART
-from evenkeel.policy.lifecycle.resize import Change, resize
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodState
+from evenkeel.policy.lifecycle.resize import Change, in_force, resize, restarts_for
 from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.pressure.protocol import PodObserver
+
+_TOO_LOW_RETRY_SECONDS = 5.0  # no event says that a pod holds less
 
 
 class InPlaceChanges(PodObserver):
     def __init__(
         self,
         profile: Profile,
+        cgroups: NodeCgroups,
         pod_store: PodStore,
         admission: Admission,
         deferred: DeferredResizes,
@@ -34,12 +40,14 @@ class InPlaceChanges(PodObserver):
         clock: Callable[[], float],
     ) -> None:
         self._profile = profile
+        self._cgroups = cgroups
         self._pod_store = pod_store
         self._admission = admission
         self._deferred = deferred
         self._event_recorder = event_recorder
         self._steps = steps
         self._clock = clock
+        self._retry: asyncio.TimerHandle | None = None
 
     def update(self, record: PodRecord, pod: Pod) -> None:
         """Brings a cluster's pod to its present specification. Its API server allows only changes that need no new
@@ -49,35 +57,59 @@ class InPlaceChanges(PodObserver):
         if pod == record.pod:
             self.keep_size(record.uid)
             return
+        if not record.is_admitted:  # nothing of it runs: it is judged as it is now
+            self._pod_store.put(record._replace(pod=pod))
+            self._steps.want_step(record.uid)
+            self._steps.room_appeared()
+            return
         record = self._with_other_images(record, _with_amounts_of(record.pod, pod))
         self._pod_store.put(record)
         if record.takes_room and pod != record.pod:
-            self.resize(record, pod, resize(record.pod, pod, self._profile).restart)
+            self.resize(record, pod)
         else:
             self.keep_size(record.uid)
         self._steps.want_step(record.uid)
 
-    def resize(self, record: PodRecord, pod: Pod, restart: Sequence[str]) -> None:
-        """Changes the requests and limits of a running pod, or defers that. The next step updates its cgroups. The
-        containers of `restart` are restarted."""
+    def resize(self, record: PodRecord, pod: Pod) -> None:
+        """Changes the requests and limits of a running pod, or defers that. The next step updates its cgroups. Some of
+        its containers may have to restart."""
         uid = record.pod.metadata.uid
         refusal = self._admission.refusal_of_resize(record, pod, self._pod_store)
         if refusal is not None:
-            if self._deferred.defer(uid, pod):
+            if self._deferred.defer(uid, Deferred(pod)):
                 self._event_recorder.record(WARNING, "ResizeDeferred", refusal.message, record.pod)
             return
+        state = self._resized(record.state, pod, restarts_for(record.pod, pod, self._profile))
+        if too_low := self._cgroups.too_low(in_force(pod, state)):
+            if self._deferred.defer(uid, Deferred(pod, too_low)):
+                self._event_recorder.record(WARNING, "ResizeError", too_low, record.pod)
+            self._try_again()
+            return
         self.keep_size(uid)
-        state = record.state
-        for container in pod.spec.every_container:
-            one = state.container(container.name)
-            if one.is_running:
-                state = state.with_container(container.name, one._replace(resources=container.resources))
-                if container.name in restart:
-                    stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
-                    state = changes.asked_to_stop(state, stop, self._clock())
         self._pod_store.put(record._replace(pod=pod, state=state))
         if state != record.state:
             self._event_recorder.record(NORMAL, "Resized", "requests and limits have changed", pod)
+
+    def _resized(self, state: PodState, pod: Pod, restart: Sequence[str]) -> PodState:
+        """The state with other amounts of the running containers. Those of `restart` are asked to stop."""
+        for container in pod.spec.sized_containers:
+            one = state.container(container.name)
+            if one.is_running and container.name in restart:
+                # Its status and its cgroup have the new amounts when it has ended.
+                stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
+                state = stops.asked_to_stop(state, stop, self._clock())
+            elif one.is_running:
+                state = state.with_container(container.name, one._replace(resources=container.resources))
+        return state
+
+    def _try_again(self) -> None:
+        if self._retry is None:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(_TOO_LOW_RETRY_SECONDS, self._retry_now)
+
+    def _retry_now(self) -> None:
+        self._retry = None
+        self._steps.room_appeared()
 
     def keep_size(self, uid: str) -> None:
         """The pod is desired in its present size again: a deferred resize is dropped."""
@@ -89,28 +121,26 @@ class InPlaceChanges(PodObserver):
         for uid, pod in self._deferred:
             record = self._pod_store.get(uid)
             try:
-                if (
-                    record is None
-                    or not record.takes_room
-                    or resize(record.pod, pod, self._profile).kind != Change.IN_PLACE
-                ):
+                if record is None or not record.takes_room or not self._is_in_place(record, pod):
                     self.keep_size(uid)
                 else:
-                    self.resize(record, pod, resize(record.pod, pod, self._profile).restart)
+                    self.resize(record, pod)
                     self._steps.want_step(uid)
             except JournalError:
                 return  # tried again when room appears the next time; the loop logs the error
+
+    def _is_in_place(self, record: PodRecord, pod: Pod) -> bool:
+        """A cluster's API server has allowed the change already."""
+        return record.source == CLUSTER or resize(record.pod, pod, self._profile).kind == Change.IN_PLACE
 
     def _with_other_images(self, record: PodRecord, pod: Pod) -> PodRecord:
         """The record with `pod`. A container that runs another image is stopped, and starts again with the new one. One
         that waits does not wait any longer."""
         state = record.state
-        for old, new in zip(record.pod.spec.every_container, pod.spec.every_container, strict=True):
+        for old, new in zip(record.pod.spec.sized_containers, pod.spec.sized_containers, strict=True):
             if old.image != new.image:
                 state = changes.other_image(state, new.name)
-                state = changes.asked_to_stop(
-                    state, changes.image_stop(pod, new), self._clock()
-                )  # if it runs
+                state = stops.asked_to_stop(state, stops.image_stop(pod, new), self._clock())  # if it runs
         return record._replace(pod=pod, state=state)
 
 

@@ -8,16 +8,17 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
-from typing import NamedTuple
 
 from evenkeel.agent.desired_pods import SUCCESSOR
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.pod import Pod
 from evenkeel.errors import reason
 from evenkeel.host.files import write_own
-from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, to_text
+from evenkeel.journal.codec import Unreadable, from_text, to_text
+from evenkeel.journal.columns import opened, sealed
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.eviction_backoff import comes_back
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked

@@ -21,12 +21,11 @@ from evenkeel.agent.workload_controller import WorkloadController
 from evenkeel.host.node_figures import NodeClock
 from evenkeel.journal.records import NORMAL, PodRecord
 from evenkeel.journal.store import JournalError
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Actions, actions
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
-from evenkeel.policy.node_view import NodeView
+from evenkeel.policy.lifecycle.resize import in_force
 from evenkeel.policy.provision import PlannedPod
-from evenkeel.policy.qos import pod_class
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt, Runtime
@@ -43,7 +42,6 @@ class PodLoop:
 
     def __init__(
         self,
-        node: NodeView,
         settings: LifecycleSettings,
         runtime: Runtime,
         admission: Admission,
@@ -60,7 +58,6 @@ class PodLoop:
         observers: tuple[PodObserver, ...],
         clock: NodeClock,
     ) -> None:
-        self._node = node
         self._settings = settings
         self._runtime = runtime
         self._admission = admission
@@ -81,6 +78,7 @@ class PodLoop:
         self._wake_at: dict[str, float] = {}  # by UID: when to look at the pod again
         self._timer: asyncio.TimerHandle | None = None
         self._closing_since: float | None = None  # from then on containers are stopped, and none is started
+        self._closing_grace_seconds: float | None = None  # None: each pod has its own
         self._stepped = asyncio.Event()
         self._journal_fails = ""
 
@@ -157,6 +155,7 @@ class PodLoop:
         for record in self._pod_store:
             self._pod_store.put_state(record.uid, changes.clock_moved(record.state, moved))
             self._steps.want_step(record.uid)
+        self._workload_controller.clock_moved(moved)
         self._wake_at = {uid: at + moved for uid, at in self._wake_at.items()}
         if self._closing_since is not None:
             self._closing_since += moved
@@ -172,8 +171,7 @@ class PodLoop:
     def _commit(self) -> bool:
         """Commits all changes. Returns False if that fails; the loop must not act then."""
         try:
-            self._pod_store.commit()
-            self._event_recorder.commit()
+            self._pod_store.commit_with(self._event_recorder)
         except JournalError as error:
             self._not_written(error)
             return False
@@ -211,14 +209,7 @@ class PodLoop:
         verdicts = self._admission.judge(self._pod_store, self._conditions.current, _MOST_ADMITTED)
         if not verdicts.is_last:
             self._steps.room_appeared()
-        for record in verdicts.admitted:
-            refusal = self._runtime.refusal(record.pod)
-            if refusal is None:
-                self._updates.admitted(record, pod_class(record.pod, self._node.profile), now)
-            else:
-                self._updates.refused(record, refusal.reason, refusal.message, now)
-        for record, refusal in verdicts.refused:
-            self._updates.refused(record, refusal.reason, refusal.message, now)
+        self._updates.judged(verdicts, now)
 
     def _decide(self, record: PodRecord, now: float) -> None:
         uid = record.uid
@@ -228,6 +219,9 @@ class PodLoop:
         if self._closing_since is not None:
             record = record._replace(state=self._closing(record, self._closing_since, now))
         todo = actions(record.pod, record.state, now, self._settings)
+        if todo.all_again:
+            record = record._replace(state=changes.all_again(record.pod, record.state))
+            todo = actions(record.pod, record.state, now, self._settings)
         self._actions[uid] = todo
         state = record.state
         if todo.verdict is not None and state.verdict is None:
@@ -247,7 +241,7 @@ class PodLoop:
             if not state.container(stop.container).stop_by:
                 message = f"stopping container {stop.container}: {stop.reason}"
                 self._event_recorder.record(NORMAL, "Killing", message, record.pod, stop.container)
-            state = changes.asked_to_stop(state, stop, now)
+            state = stops.asked_to_stop(state, stop, now)
         self._pod_store.put_state(uid, state)
         self._pod_store.touch(uid)
         if todo.wake_at is None:
@@ -258,7 +252,15 @@ class PodLoop:
             if self._pod_cgroups.drop(uid):
                 self._steps.room_appeared()
         else:
-            planned = PlannedPod(record.pod, todo.init_container, placed=self._runtime.placed(uid))
+            ephemeral = (
+                (one.name, state.container(one.name)) for one in record.pod.spec.ephemeral_containers
+            )
+            planned = PlannedPod(
+                in_force(record.pod, state),
+                todo.init_container,
+                placed=self._runtime.placed(uid),
+                ended=tuple(name for name, one in ephemeral if one.ended is not None and not one.is_alive),
+            )
             self._pod_cgroups.put(uid, record.order, planned)
 
     def _forget_decision(self, uid: str) -> None:
@@ -316,9 +318,12 @@ class PodLoop:
 
     # The end of the agent, or of the machine
 
-    def stop_all(self) -> None:
-        """Stops every container within the grace period of its pod. This agent then starts no container again."""
-        self._closing_since = self._clock()
+    def stop_all(self, grace_seconds: float | None = None) -> None:
+        """Stops every container within the grace period of its pod, or within the given one, which stays if this is
+        called again. This agent then starts no container again."""
+        self._closing_since = self._closing_since or self._clock()
+        if grace_seconds is not None:
+            self._closing_grace_seconds = grace_seconds
         for record in self._pod_store:
             self._steps.want_step(record.uid)
 
@@ -328,7 +333,8 @@ class PodLoop:
             attempt = Attempt(record.uid, name, container.attempt)
             if container.is_asked_for and not self._worker.is_starting(attempt):
                 state = changes.not_started(state, name)
-        return changes.agent_ends(record.pod, state, since, now, self._settings)
+        grace_seconds = self._closing_grace_seconds
+        return stops.agent_ends(record.pod, state, since, grace_seconds, now, self._settings)
 
     def is_at_rest(self) -> bool:
         """Whether no container runs, and no work on pods is under way."""

@@ -4,22 +4,23 @@ A change is made in memory at once, and written to the journal with the next `co
 after that. So no client sees a change that a crash could undo.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from evenkeel.agent.admission import DeferredResizes
-from evenkeel.agent.event_recorder import Broadcast
+from evenkeel.agent.event_recorder import Broadcast, EventRecorder
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.actions import actions
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
 from evenkeel.policy.lifecycle.pod_status import (
     NO_WAITING,
+    is_resize_in_progress,
     pod_status,
     timestamp,
     with_addresses,
-    with_pending_resize,
+    with_resize,
 )
 from evenkeel.policy.node_view import NodeView
 from evenkeel.runtime.interface import Attempt
@@ -64,7 +65,12 @@ class PodStatuses:
         runtime = "" if self._node.config.container_runtime_endpoint else "process"
         status = pod_status(pod, record.state, self._node.profile, waiting, runtime)
         status = with_addresses(status, self._host_address, self._addresses(pod))
-        status = with_pending_resize(status, self._resizes.refusal(record, every), now)
+        status = with_resize(
+            status,
+            self._resizes.refusal(record, every),
+            now,
+            in_progress=is_resize_in_progress(record.pod, record.state),
+        )
         return pod._replace(status=status)
 
 
@@ -150,6 +156,15 @@ class PodStore:
         self.write()
         self.announce()
 
+    def commit_with(self, events: EventRecorder) -> None:
+        """Commits all changes together with the waiting events. Raises JournalError; nothing is committed then."""
+        if not (self.is_committed and events.is_committed):
+            with self._journal.transaction():
+                self.write()
+                events.write()
+        self.announce()
+        events.announce()
+
     def write(self) -> None:
         """The first half of `commit`, for a transaction with further writes. Raises JournalError."""
         if self.is_committed:
@@ -188,6 +203,20 @@ class PodStore:
     def shown(self) -> tuple[Pod, ...]:
         """Every pod as it was last committed, with its status."""
         return tuple(self._shown.values())
+
+    def keep_times(self, uid: str, transitions: Mapping[str, tuple[str, str]]) -> None:
+        """Conditions that are as they were keep their times. `transitions` has the status and the time of each by its
+        type, as clients heard of them before this agent: the journal does not have every such time."""
+        pod = self._shown.get(uid)
+        if pod is None:
+            return
+        conditions = tuple(
+            one._replace(last_transition_time=at)
+            if (known := transitions.get(one.type)) and known[0] == one.status and (at := known[1])
+            else one
+            for one in pod.status.conditions
+        )
+        self._shown[uid] = pod._replace(status=pod.status._replace(conditions=conditions))
 
     def shown_of(self, uid: str) -> Pod | None:
         return self._shown.get(uid)

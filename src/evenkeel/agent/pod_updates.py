@@ -6,6 +6,7 @@ This module does not act on containers. It changes a record in memory and reques
 import asyncio
 from collections.abc import Callable
 
+from evenkeel.agent.admission import Verdicts
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.hooks import POST_START_FAILED
 from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, Verdict
@@ -23,13 +24,19 @@ from evenkeel.agent.step_requests import (
     Started,
     StepRequests,
 )
+from evenkeel.api.config import Profile
+from evenkeel.api.pod import Pod
 from evenkeel.api.resources import EPHEMERAL_STORAGE
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
+from evenkeel.policy.admission import Refusal
 from evenkeel.policy.eviction.decide import EVICTED
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import ERR_IMAGE_PULL
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
+from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.policy.pod_resources import pod_limits
+from evenkeel.policy.preemption import PREEMPTED
+from evenkeel.policy.qos import is_critical, pod_class
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt, Exit, Record
 
@@ -39,14 +46,18 @@ class PodUpdates:
 
     def __init__(
         self,
+        profile: Profile,
         settings: LifecycleSettings,
         pod_store: PodStore,
         oom_kills: OomKills,
         event_recorder: EventRecorder,
         steps: StepRequests,
         observers: tuple[PodObserver, ...],
+        evictions: "Evictions",
         clock: Callable[[], float],
     ) -> None:
+        self._profile = profile
+        self._evictions = evictions
         self._settings = settings
         self._pod_store = pod_store
         self._oom_kills = oom_kills
@@ -55,21 +66,56 @@ class PodUpdates:
         self._observers = observers
         self._clock = clock
         self._ended: list[Attempt] = []
+        self._waiting: set[str] = set()  # UIDs of critical pods whose wait for room is recorded
 
-    def admitted(self, record: PodRecord, qos_class: str, now: float) -> None:
+    def judged(self, verdicts: Verdicts, now: float) -> None:
+        """Pods are admitted, refused, wait for room, or have to end."""
+        for record, shared_port in verdicts.admitted:
+            self._admitted(record, shared_port, now)
+        for victim, critical in verdicts.preemptions:
+            self._preempted(victim, critical, now)
+        for record, message in verdicts.waiting:
+            self._waits(record, message)
+        if verdicts.is_last:
+            self._waiting = {record.uid for record, _ in verdicts.waiting}
+        for record, refusal in verdicts.refused:
+            self._refused(record, refusal, now)
+
+    def _admitted(self, record: PodRecord, shared_port: str, now: float) -> None:
+        """`shared_port` is a warning of a port that another pod has, too."""
         self._pod_store.put(record._replace(is_admitted=True, state=PodState(accepted_at=now)))
-        self._event_recorder.admitted(record.pod, qos_class)
+        self._event_recorder.admitted(record.pod, pod_class(record.pod, self._profile))
+        if shared_port:
+            self._event_recorder.record(WARNING, "SharedPort", shared_port, record.pod)
         self._steps.want_step(record.uid)
 
-    def refused(self, record: PodRecord, reason: str, message: str, now: float) -> None:
+    def _refused(self, record: PodRecord, refusal: Refusal, now: float) -> None:
         """The node, or its runtime, does not take the pod. An event is recorded for each new reason."""
         before = record.state.verdict
-        if before is not None and (before.reason, before.message) == (reason, message):
+        if before is not None and (before.reason, before.message) == (refusal.reason, refusal.message):
             return
-        status = TerminalStatus("Failed", reason, message, now)
+        status = TerminalStatus("Failed", refusal.reason, refusal.message, now)
         self._pod_store.put(record._replace(state=record.state._replace(verdict=status)))
-        if before is None or before.reason != reason:
-            self._event_recorder.record(WARNING, reason, message, record.pod)
+        if before is None or before.reason != refusal.reason:
+            self._event_recorder.record(WARNING, refusal.reason, refusal.message, record.pod)
+        if before is None and is_critical(record.pod, self._profile):
+            self._steps.room_appeared()  # resizes have left it the room that it does not get
+
+    def _waits(self, record: PodRecord, message: str) -> None:
+        """A critical pod gets the room of pods that end. An earlier refusal of it is no longer true."""
+        if record.state.verdict is not None:
+            self._pod_store.put(record._replace(state=record.state._replace(verdict=None)))
+        if record.uid not in self._waiting:
+            self._waiting.add(record.uid)
+            self._event_recorder.record(NORMAL, "WaitingForRoom", message, record.pod)
+
+    def _preempted(self, record: PodRecord, critical: Pod, now: float) -> None:
+        """The pod ends within its own grace period, and a critical pod takes its room."""
+        message = f"Preempted in order to admit critical pod {critical.key}"
+        grace = grace_seconds(record.pod)
+        status = TerminalStatus("Failed", PREEMPTED, message, now, grace, is_disruption=True)
+        self._event_recorder.verdict(record.pod, status)
+        self._evictions.evict(record.uid, status)
 
     def take_ended(self) -> list[Attempt]:
         """The attempts that the runtime may forget once the records are committed."""
@@ -121,7 +167,7 @@ class PodUpdates:
             in_post_start=runs_hook,
         )
         if image and image != container.image:
-            state = changes.asked_to_stop(state, changes.image_stop(record.pod, container), self._clock())
+            state = stops.asked_to_stop(state, stops.image_stop(record.pod, container), self._clock())
         self._pod_store.put_state(record.uid, state)
         self._event_recorder.record(NORMAL, "Started", f"started container {name}", record.pod, name)
         self._steps.want_step(record.uid)
@@ -147,14 +193,18 @@ class PodUpdates:
             if record.state.verdict is not None:
                 # The pod was killed while the container was being set up. The runtime can only guess the reason.
                 message = f"the pod was stopped while it was being set up: {record.state.verdict.reason}"
-            state = changes.start_failed(record.state, name, message, now, self._settings)
+            is_oom_killed = self._oom_kills.has_killed(record, outcome.attempt)
+            state = changes.start_failed(
+                record.pod, record.state, name, message, now, self._settings, is_oom_killed=is_oom_killed
+            )
         self._pod_store.put_state(record.uid, state)
         self._steps.want_step(record.uid)
         if outcome.no_image and (record.state.deleted_at is not None or record.state.verdict is not None):
             return  # the pod ends, so the image is not needed
         self._event_recorder.record(
-            WARNING, "Failed", f"cannot start container {name}: {message}", record.pod, name
+            WARNING, outcome.event, f"cannot start container {name}: {message}", record.pod, name
         )
+        self._tell_verdict(record, state)
         if outcome.no_image == ERR_IMAGE_PULL:
             text = f'Back-off pulling image "{container.image}"'
             self._event_recorder.record(NORMAL, "BackOff", text, record.pod, name)
@@ -196,11 +246,15 @@ class PodUpdates:
             is_oom_killed=is_oom_killed,
             was_asked=was_asked,
         )
-        if state.verdict is not None and record.state.verdict is None:
-            self._event_recorder.verdict(record.pod, state.verdict)
+        self._tell_verdict(record, state)
+        self._steps.want_step(attempt.uid)
+
+    def _tell_verdict(self, before: PodRecord, state: PodState) -> None:
+        """Records that the end of a container has ended the pod."""
+        if state.verdict is not None and before.state.verdict is None:
+            self._event_recorder.verdict(before.pod, state.verdict)
             if state.verdict.reason == EVICTED:  # A17: too many OOM kills
                 self._event_recorder.count_eviction("oom")
-        self._steps.want_step(attempt.uid)
 
     def post_started(self, attempt: Attempt) -> None:
         record = self._pod_store.of_attempt(attempt)
@@ -223,8 +277,8 @@ class PodUpdates:
         self._event_recorder.record(WARNING, outcome.reason, message, record.pod, name)
         if is_after_start:
             container = next(one for one in record.pod.spec.every_container if one.name == name)
-            stop = changes.hook_stop(record.pod, container, outcome.message)
-            self._pod_store.put_state(record.uid, changes.asked_to_stop(record.state, stop, self._clock()))
+            stop = stops.hook_stop(record.pod, container, outcome.message)
+            self._pod_store.put_state(record.uid, stops.asked_to_stop(record.state, stop, self._clock()))
         self._steps.want_step(record.uid)
 
     def oom_killed(self, attempt: Attempt) -> None:

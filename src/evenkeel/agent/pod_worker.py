@@ -137,7 +137,9 @@ class PodWorker:
             await self._runtime.prepare(launch.pod, launch.data)
             record = await self._runtime.start(launch)
         except NotBegun as error:
-            self._steps.report(NotStarted(launch.attempt, str(error), error.reason, launch.container.image))
+            self._steps.report(
+                NotStarted(launch.attempt, str(error), error.reason, launch.container.image, error.event)
+            )
         except (StartFailed, CgroupError) as error:
             self._steps.report(NotStarted(launch.attempt, str(error), image=launch.container.image))
         else:

@@ -6,7 +6,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.grpc_health import ask_grpc
@@ -17,7 +16,8 @@ from evenkeel.api.container import Container, Probe
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, PodRecord
-from evenkeel.policy.lifecycle import changes
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.probe_results import (
     ProbeKind,
     ProbeOutcome,
@@ -221,8 +221,8 @@ class Prober(PodObserver):
                 state, name, is_ready=probed.outcome is ProbeOutcome.PASSED, now=now
             )
         elif probed.has_changed and probed.outcome is ProbeOutcome.FAILED:
-            stop = changes.probe_stop(record.pod, container, probed.kind, probed.answer.message)
-            state = changes.asked_to_stop(state, stop, now)
+            stop = stops.probe_stop(record.pod, container, probed.kind, probed.answer.message)
+            state = stops.asked_to_stop(state, stop, now)
         elif probed.has_changed and probed.kind is ProbeKind.STARTUP:
             state = changes.started_up(state, container, now)
         self._pod_store.put_state(uid, state)

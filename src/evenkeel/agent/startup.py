@@ -27,6 +27,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.allocator import keep_little
 from evenkeel.host.capacity import on_this_machine
 from evenkeel.journal.records import FILE
 from evenkeel.journal.store import Journal
@@ -67,6 +68,7 @@ async def start(
     """Starts an agent. Raises EvenkeelError if it cannot; then nothing was started, and running pods continue. With
     `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup."""
     gc.enable()  # it is off in commands, because they end soon
+    keep_little()
     node = on_this_machine(node)
     state = StatePaths(made_state_directory(state_directory))
     lock = StateLock.acquire(state.root)

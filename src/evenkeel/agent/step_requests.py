@@ -6,8 +6,8 @@ know the loop. So the loop can be constructed last, with all that it needs.
 
 import asyncio
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.interface import Attempt, Exit, Record
 
 
@@ -22,6 +22,7 @@ class NotStarted(NamedTuple):
     message: str
     no_image: str = ""  # the reason, if the image or an object with its data was missing
     image: str = ""  # that it was to be started with; empty if that was not tried
+    event: str = "Failed"
 
 
 class Exited(NamedTuple):
@@ -104,6 +105,9 @@ class StepRequests:
         self._requested.clear()
 
     def take_uids(self) -> set[str]:
+        """The pods to look at, also those that this step itself has asked for: they need no other step."""
+        if not self._outcomes and not self._has_room:
+            self._requested.clear()
         uids, self._uids = self._uids, set()
         return uids
 

@@ -22,7 +22,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, WORKLOAD, PodRecord, WorkloadRecord
 from evenkeel.policy.workloads.decide import decide
-from evenkeel.policy.workloads.decision import Decision, JobFacts, Situation
+from evenkeel.policy.workloads.decision import Decision, JobFacts, Situation, clock_moved
 from evenkeel.policy.workloads.pod_facts import PodFacts, pod_facts
 from evenkeel.pressure.protocol import PodObserver
 
@@ -55,6 +55,7 @@ class WorkloadController(PodObserver):
         self._machine_zone = machine_zone
         self._wake_at: dict[str, float] = {}  # by key
         self._facts_of: dict[str, tuple[PodRecord, PodFacts]] = {}  # by the UID of the pod
+        self._moved_seconds = 0.0  # by which the clock was set, and progress was not moved yet
         self._blocked: dict[str, str] = {}  # by the key of a pod: the workload that waits for its name
 
     @property
@@ -79,6 +80,7 @@ class WorkloadController(PodObserver):
     def follow(self, records: Iterable[PodRecord], now: float) -> None:
         """Decides for the workloads of these pods and for those whose time has come, and commits. Raises
         JournalError; everything is then as before, and the same workloads are decided in the next step."""
+        self._follow_clock()
         for record in records:
             self._touch(record)
         due = self._desired.take_due() | {key for key, at in self._wake_at.items() if at <= now}
@@ -92,6 +94,21 @@ class WorkloadController(PodObserver):
                     self._desired.due(key)
                 raise
             due = self._desired.take_due()  # Jobs that a CronJob has made, and a CronJob whose Job has ended
+
+    def clock_moved(self, seconds: float) -> None:
+        """The machine's clock was set forward by so many seconds, or back. The next `follow` moves the times."""
+        self._moved_seconds += seconds
+
+    def _follow_clock(self) -> None:
+        if not self._moved_seconds:
+            return
+        with self._desired.all_or_nothing():
+            for record in self._store:
+                progress = clock_moved(record.progress, self._moved_seconds)
+                self._store.put(record._replace(progress=progress))
+        self._moved_seconds = 0.0
+        for record in self._store:
+            self._desired.due(record.key)
 
     def _decide(self, key: str, now: float) -> None:
         record = self._store.get(key)

@@ -1,1 +1,1 @@
-"""What users write and what they are shown: objects, their defaults and their validity. No I/O, no clock."""
+"""The objects that users write and read: their types, defaults and validation. No I/O, no clock."""

@@ -1,9 +1,10 @@
 """Containers: their specification, with environment, ports, mounts and probes."""
 
-from typing import NamedTuple
+from typing import Any
 
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.api.scalars import Int32
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
 
 
@@ -184,8 +185,12 @@ class ContainerRestartRuleOnExitCodes(NamedTuple):
     values: tuple[Int32, ...] = ()
 
 
+RESTART_ALL = "RestartAllContainers"
+RESTART_ACTIONS = ("Restart", RESTART_ALL)
+
+
 class ContainerRestartRule(NamedTuple):
-    action: str = ""
+    action: str = ""  # one of RESTART_ACTIONS
     exit_codes: ContainerRestartRuleOnExitCodes | None = None
 
 
@@ -234,3 +239,31 @@ class Container(NamedTuple):
     def is_sidecar(self) -> bool:
         """Whether it is a restartable init container: it starts in its turn and then runs beside the others."""
         return self.restart_policy == "Always"
+
+
+class EphemeralContainer(NamedTuple):
+    """A container that is added to a running pod, to look into it. It has no resources, ports, probes or hooks."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    security_context: SecurityContext | None = None
+    image_pull_policy: str = ""
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+    target_container_name: str = ""  # the container whose process namespace it enters
+
+    @property
+    def container(self) -> Container:
+        """The same as an ordinary container, which is never started again."""
+        shared: dict[str, Any] = self._asdict()
+        del shared["target_container_name"]
+        return Container(**shared, restart_policy="Never")

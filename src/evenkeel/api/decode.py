@@ -9,11 +9,12 @@ Decoding continues after an error, so that one run reports all of them.
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from evenkeel.api.encode import camel
 from evenkeel.api.scalars import Amount, Duration, Int32
 from evenkeel.errors import NODE_RULE, EvenkeelError, Problem
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
 
 T = TypeVar("T")
@@ -280,7 +281,7 @@ def _not_ours(kubernetes_type: str, name: str, value: object, path: str, finding
         findings.not_honoured.append(path)
     elif refusal := pod_fields.refusal(verdict, value):
         what = "" if isinstance(value, list | Mapping) else f"{seen(value)} "
-        findings.refused.append(Problem(path, f"{what}cannot be had here: {refusal}", NODE_RULE))
+        findings.refused.append(Problem(path, f"{what}is not supported here: {refusal}", NODE_RULE))
 
 
 def unknown_below(notation: str, value: object, path: str, findings: Findings) -> None:

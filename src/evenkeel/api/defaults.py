@@ -9,6 +9,7 @@ from evenkeel.api.config import Profile
 from evenkeel.api.container import (
     Container,
     ContainerPort,
+    EphemeralContainer,
     HTTPGetAction,
     Lifecycle,
     LifecycleHandler,
@@ -42,6 +43,7 @@ def default_pod(pod: Pod, profile: Profile, *, static: bool = False) -> Pod:
     spec = spec._replace(
         containers=tuple(_container(one, spec) for one in spec.containers),
         init_containers=tuple(_container(one, spec) for one in spec.init_containers),
+        ephemeral_containers=tuple(_ephemeral(one, spec) for one in spec.ephemeral_containers),
         restart_policy=spec.restart_policy or "Always",
         termination_grace_period_seconds=(
             DEFAULT_GRACE_PERIOD_SECONDS if grace is None else _SHORTEST_GRACE_SECONDS if grace < 0 else grace
@@ -107,7 +109,7 @@ def _pod_level(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements
 
 
 def _all_limit(spec: PodSpec, resource: str) -> bool:
-    return all(resource in container.resources.limits for container in spec.every_container)
+    return all(resource in container.resources.limits for container in spec.sized_containers)
 
 
 def _container_resources(container: Container) -> Container:
@@ -138,6 +140,15 @@ def _container(container: Container, spec: PodSpec) -> Container:
         readiness_probe=_probe(container.readiness_probe),
         startup_probe=_probe(container.startup_probe),
         lifecycle=_lifecycle(container.lifecycle),
+    )
+
+
+def _ephemeral(one: EphemeralContainer, spec: PodSpec) -> EphemeralContainer:
+    full = _container(one.container, spec)
+    return one._replace(
+        image_pull_policy=full.image_pull_policy,
+        termination_message_path=full.termination_message_path,
+        termination_message_policy=full.termination_message_policy,
     )
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each kind in a manifest: read, passed over with a note, or refused.
+"""The kinds of objects in a manifest: each is read, passed over with a note, or refused.
 
 A kind that only concerns a cluster (accounts, roles, autoscalers) does not change what a pod is, so it is passed over.
 A kind without which pods would be less restricted, or have other data or priorities than their author wants, is

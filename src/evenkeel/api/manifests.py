@@ -284,8 +284,11 @@ def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
 
 
 def _follows(problem: Problem, refused: Sequence[str]) -> bool:
-    """Whether the problem is only that a refused field inside of it was not read."""
-    return problem.kind == NODE_RULE and any(field.startswith(f"{problem.field}.") for field in refused)
+    """Whether the problem is only that a refused field inside of it was not read. The source of a variable is invalid
+    without a field that is read."""
+    if problem.kind != NODE_RULE and not problem.field.endswith(".valueFrom"):
+        return False
+    return any(field.startswith(f"{problem.field}.") for field in refused)
 
 
 def _with_bare_claims(fields: dict[str, object]) -> dict[str, object]:

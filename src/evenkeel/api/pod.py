@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.container import (
     AppArmorProfile,
     Container,
     ContainerPort,
+    EphemeralContainer,
     SeccompProfile,
     SELinuxOptions,
     WindowsSecurityContextOptions,
@@ -15,6 +15,7 @@ from evenkeel.api.container import (
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements
 from evenkeel.api.scalars import Int32
 from evenkeel.api.volume_types import Volume
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
 
 
@@ -98,8 +99,14 @@ class PodStatus(NamedTuple):
     start_time: str | None = None
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
     allocated_resources: ResourceList = NO_RESOURCES
     resources: ResourceRequirements | None = None
+
+    @property
+    def every_container_status(self) -> tuple[ContainerStatus, ...]:
+        """Those of all containers, init containers first."""
+        return (*self.init_container_statuses, *self.container_statuses, *self.ephemeral_container_statuses)
 
     def with_addresses(self, host: str, own: tuple[str, ...] | None) -> "PodStatus":
         """`own` are the addresses of the pod's own network, as far as they are known; None: it uses the host's."""
@@ -224,10 +231,20 @@ class PodSpec(NamedTuple):
     dns_policy: str = ""
     dns_config: PodDNSConfig | None = None
     service_account_name: str = ""  # only a value for variables
+    ephemeral_containers: tuple[EphemeralContainer, ...] = ()  # only those of a cluster's pods
 
     @property
     def every_container(self) -> Iterator[Container]:
-        """All containers, init containers first."""
+        """All containers, init containers first and ephemeral ones last."""
+        yield from self.init_containers
+        yield from self.containers
+        for one in self.ephemeral_containers:
+            yield one.container
+
+    @property
+    def sized_containers(self) -> Iterator[Container]:
+        """The containers that make up the pod's class and size: all but ephemeral ones. They are as long as the pod
+        is."""
         yield from self.init_containers
         yield from self.containers
 
@@ -237,6 +254,20 @@ class PodSpec(NamedTuple):
         for name, containers in (("initContainers", self.init_containers), ("containers", self.containers)):
             for index, container in enumerate(containers):
                 yield f"spec.{name}[{index}]", container
+        for index, one in enumerate(self.ephemeral_containers):
+            yield f"spec.ephemeralContainers[{index}]", one.container
+
+    def ephemeral(self, name: str) -> EphemeralContainer | None:
+        """The ephemeral container of that name."""
+        return next((one for one in self.ephemeral_containers if one.name == name), None)
+
+    def process_target(self, name: str) -> str:
+        """The container whose process namespace the container of that name enters; empty if it enters none. In a
+        namespace of all containers it sees the other's processes anyway."""
+        one = self.ephemeral(name)
+        return (
+            "" if one is None or self.host_pid or self.share_process_namespace else one.target_container_name
+        )
 
     @property
     def host_ports(self) -> Iterator[ContainerPort]:
@@ -258,6 +289,12 @@ class Pod(NamedTuple):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def with_ephemeral(self, *containers: EphemeralContainer) -> "Pod":
+        """The pod with these ephemeral containers only."""
+        if self.spec.ephemeral_containers == containers:
+            return self
+        return self._replace(spec=self.spec._replace(ephemeral_containers=containers))
 
     @property
     def key(self) -> str:

@@ -6,7 +6,8 @@ docs/pod-fields.md has all fields; a test compares it with this table.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 
 class Verdict(NamedTuple):
@@ -51,7 +52,6 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
             ),
             NO_MEANING,
         ),
-        "ephemeralContainers": Verdict("they are added to running pods; use evenkeel exec instead"),
         "os": Verdict("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
         "resourceClaims": Verdict("this node gives no devices to pods; leave it out"),
         "schedulingGates": Verdict("no one here removes a gate, so the pod would never start; leave them out"),
@@ -60,6 +60,14 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     "V1Container": {
         "volumeDevices": Verdict("containers get no block devices here; mount a volume instead"),
     },
+    # The API server lets no ephemeral container have them.
+    "V1EphemeralContainer": dict.fromkeys(
+        (
+            "lifecycle", "livenessProbe", "ports", "readinessProbe", "resizePolicy", "resources",
+            "restartPolicy", "restartPolicyRules", "startupProbe", "volumeDevices",
+        ),
+        Verdict("an ephemeral container has none; leave it out"),
+    ),
     "V1Lifecycle": {"stopSignal": Verdict("a container is stopped with SIGTERM; leave it out")},
     "V1EnvVarSource": {"fileKeyRef": Verdict("a file of a volume is no source here; write configMapKeyRef")},
     "V1GRPCAction": {"mode": Verdict("the probe speaks gRPC without TLS; leave it out", ("Plaintext",))},

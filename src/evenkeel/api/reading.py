@@ -1,12 +1,13 @@
-"""What was read from manifests: pods, workloads, objects and nodes, each with its source and line, and all problems."""
+"""The result of reading manifests: pods, workloads, objects and nodes with their source and line, and all problems."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenkeel.api.config import Profile
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.errors import InvalidInput, Problem
+from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:
     from evenkeel.api.stored_objects import StoredObject

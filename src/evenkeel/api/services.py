@@ -5,10 +5,10 @@ A Service that asks for more is taken with a note, or refused if its name would 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.pod import NO_LABELS, ObjectMeta
 from evenkeel.api.scalars import Int32
+from evenkeel.named_tuples import NamedTuple
 
 SERVICE = "Service"
 CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = (
@@ -87,8 +87,10 @@ def service_notes(service: Service) -> Iterator[tuple[str, str]]:
         return
     moved = [
         f"{port.target_port} and not {port.port}"
+        if isinstance(port.target_port, int)
+        else f'"{port.target_port}" of the pods, which need not be {port.port}'
         for port in spec.ports
-        if isinstance(port.target_port, int) and port.target_port not in (0, port.port)
+        if port.target_port not in ("", 0, None, port.port)
     ]
     if moved and not service.is_headless:
         words = (

@@ -5,17 +5,18 @@ lead to a message and never to a crash or to unlimited memory. Scalars are read 
 of YAML 1.1 for true and false), but dates stay text, and a number with a fraction keeps its text for exact quantities.
 """
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import yaml
 
 from evenkeel.errors import Problem
+from evenkeel.named_tuples import NamedTuple
 
 MAX_DEPTH = 100
-MAX_VALUES = 200_000
+MAX_VALUES = 200_000  # in one document
+MAX_DOCUMENTS = 100_000  # empty ones too: each takes the parser a while
 
 
 class SpelledFloat(float):
@@ -87,6 +88,8 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
 
 def _separated(text: str) -> str:
     """The text with the mark of YAML between JSON objects, which stay on their lines. Other text is not changed."""
+    import json  # YAML in its own form does not need it
+
     decoder = json.JSONDecoder()
     parts: list[str] = []
     begin = 0
@@ -140,6 +143,7 @@ class _Builder:
     """Builds one document after the other from parser events."""
 
     def __init__(self) -> None:
+        self._documents = 0
         self._start()
 
     def _start(self, line: int = 1) -> None:
@@ -159,6 +163,9 @@ class _Builder:
         elif isinstance(event, yaml.AliasEvent):
             self._alias(event)
         elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > MAX_DOCUMENTS:
+                raise _Refused(f"holds more than {MAX_DOCUMENTS} documents: split it", _line(event))
             self._start(_line(event))
         elif isinstance(event, yaml.DocumentEndEvent):
             return Document(self._root, self._line)

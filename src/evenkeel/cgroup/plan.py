@@ -4,7 +4,7 @@ The same input gives the same tree. `explain` prints it, `reconcile` makes the k
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
@@ -14,6 +14,7 @@ from evenkeel.api.scalars import is_within
 from evenkeel.cgroup import names
 from evenkeel.cgroup.kernel_files import oom_score_setting, settings, with_shares
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Tree, Version
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy import amounts, documents_cgroups
 from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.amounts import cores_text
@@ -67,6 +68,15 @@ class Planner:
         planned = [self._pod(pod) for pod in pods]
         self._pods = {one.facts.pod.metadata.uid: one for one in planned}
         return self._builder.tree(planned)
+
+    def changed(self, pod: Pod) -> list[tuple[Cgroup, Cgroup]]:
+        """The cgroups of the pod in the last tree, each with what it would be with this specification of the same
+        containers. Empty if the last tree does not have the pod."""
+        last = self._pods.get(pod.metadata.uid)
+        if last is None:
+            return []
+        after = self._builder.pod(last.facts.planned._replace(pod=pod))
+        return [*zip(last.cgroups, after.cgroups, strict=True)]
 
     def _pod(self, pod: PlannedPod) -> "PodCgroups":
         last = self._pods.get(pod.pod.metadata.uid)
@@ -261,7 +271,8 @@ class TreeBuilder:
 
 def present_containers(pod: PlannedPod) -> Iterator[Container]:
     """The containers that exist now. While an init container runs: that one and the sidecars before it. After the last
-    init container: the sidecars and the containers."""
+    init container: the sidecars and the containers. An ephemeral container may run at any time, and once. It has no
+    limits of its own; those of the pod hold."""
     spec = pod.pod.spec
     for index, container in enumerate(spec.init_containers):
         runs_now = index == pod.init_container
@@ -270,6 +281,7 @@ def present_containers(pod: PlannedPod) -> Iterator[Container]:
             yield container
     if not pod.is_starting:
         yield from spec.containers
+    yield from (one.container for one in spec.ephemeral_containers if one.name not in pod.ended)
 
 
 def _cpu_request(facts: PodFacts) -> int:

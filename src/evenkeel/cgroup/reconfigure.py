@@ -1,5 +1,5 @@
-"""What a change of configuration leaves behind: files of a feature that is off now, and pods in their former place
-(B13).
+"""Cleans up after a change of configuration (B13): files of a feature that is off now, and pods in their former
+place.
 
 A plan names only the files that its configuration sets. The configuration before the last restart may have set more. So
 the plan of the first pass is completed with the value that each of these files had before. In our own cgroups that is
@@ -9,7 +9,6 @@ after a pass without failures. Both are plain values, path → file → value.
 """
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup import names
@@ -18,6 +17,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.kernel_files import CPUS, DEFAULTS, INHERITED, default_value
 from evenkeel.cgroup.reconcile import reconcile_changed
 from evenkeel.cgroup.tree import Cgroup, Kind, Naming, Setting, Tree, Version
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.qos import QoSClass
 
 Found = dict[str, dict[str, str]]

@@ -2,18 +2,19 @@
 changes those that differ."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 
-from evenkeel.api.config import Profile
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.api.reading import Reading
 from evenkeel.api.stored_objects import manifest_of
-from evenkeel.cli.arguments import add_state_flag
+from evenkeel.cli.arguments import add_state_flag, full_name
 from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.inputs import add_manifest_flag, read_all
+from evenkeel.cli.inputs import add_manifest_flag, manifest_directory, read_all
+from evenkeel.cli.validate import once, refusals_of
 from evenkeel.errors import EvenkeelError
 
 USAGE = "-f FILE… [--state-dir PATH]"
@@ -33,8 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     client = client_from(args)
     # Read here by the agent's rules, so that errors name the user's own files and lines.
-    reading = read_all(args.filename, profile_of(client)).or_raise()
-    for warning in reading.warnings:
+    config = config_of(client)
+    reading = read_all(args.filename, config.rulebook).or_raise()
+    # The agent takes a pod that it cannot run, as Kubernetes does, and says so in its status.
+    refusals = refusals_of(reading.with_every_pod(config.rulebook), config)
+    for warning in (*reading.warnings, *once(refusals)):
         print(f"warning: {warning}", file=sys.stderr)
     if not reading.pods and not reading.objects and not reading.workloads:
         names = ", ".join(args.filename)
@@ -50,18 +54,10 @@ def run(args: argparse.Namespace) -> int:
     )
     answer = client.apply({"apiVersion": "v1", "kind": "List", "items": items})
     for applied in answer.get("objects", ()):
-        print(f"{_full_name(applied['kind'])}/{applied['name'].partition('/')[2]} {applied['outcome']}")
+        print(f"{full_name(applied['kind'], applied['name'].partition('/')[2])} {applied['outcome']}")
     for applied in answer["pods"]:
         print(f"pod/{applied['pod'].partition('/')[2]} {applied['outcome']}")
     return 0
-
-
-def _full_name(kind: str) -> str:
-    """`deployment.apps`, as kubectl prints it."""
-    from evenkeel.api.workloads import KINDS
-
-    known = KINDS.get(kind)
-    return f"{kind.lower()}.{known.group}" if known is not None and known.group else kind.lower()
 
 
 def _workloads(reading: Reading) -> Iterator[dict[str, object]]:
@@ -69,7 +65,7 @@ def _workloads(reading: Reading) -> Iterator[dict[str, object]]:
     from evenkeel.runtime.process.process_images import workload_with_absolute_images
 
     for workload, origin, _ in reading.workloads:
-        yield workload_object(workload_with_absolute_images(workload, _directory(origin.source)))
+        yield workload_object(workload_with_absolute_images(workload, manifest_directory(origin.source)))
 
 
 def _with_images(reading: Reading) -> Iterator[Pod]:
@@ -77,17 +73,9 @@ def _with_images(reading: Reading) -> Iterator[Pod]:
     from evenkeel.runtime.process.process_images import with_absolute_images
 
     for pod, origin in zip(reading.pods, reading.origins, strict=True):
-        yield with_absolute_images(pod, _directory(origin.source))
+        yield with_absolute_images(pod, manifest_directory(origin.source))
 
 
-def _directory(source: str) -> str:
-    """The directory of a manifest: `web.yaml`, or `web.yaml#2` for its second document."""
-    for path in (source, source.rpartition("#")[0]):
-        if path and os.path.exists(path):
-            return os.path.dirname(os.path.abspath(path))
-    return os.getcwd()
-
-
-def profile_of(client: Client) -> Profile:
-    """The agent's profile: the rules for manifests depend on it."""
-    return Profile(client.get("/configz")["kubeletconfig"].get("profile", Profile.DOCUMENTS))
+def config_of(client: Client) -> KubeletConfiguration:
+    """The agent's configuration: the rules for manifests depend on it."""
+    return decode(KubeletConfiguration, client.get("/configz")["kubeletconfig"], Findings())

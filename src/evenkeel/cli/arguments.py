@@ -73,6 +73,34 @@ def grace_seconds(text: str) -> float:
     return seconds
 
 
+def duration_seconds(text: str) -> float:
+    """Reads 90, 90s or 1m30s."""
+    from evenkeel.api.scalars import Duration
+
+    try:
+        seconds = Duration.parse(f"{text}s" if text[-1:].isdigit() else text).seconds
+    except EvenkeelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds < 0:
+        raise argparse.ArgumentTypeError(f'"{text}" is less than 0: write a time such as 30s or 5m')
+    return seconds
+
+
+def full_name(kind: str, name: str) -> str:
+    """As kubectl prints an object of the `kind`: deployment.apps/web, service/web."""
+    from evenkeel.api.workloads import KINDS
+
+    known = KINDS.get(kind)
+    return f"{kind.lower()}{f'.{known.group}' if known and known.group else ''}/{name}"
+
+
+def singular(kind: str) -> str:
+    """`Deployment` for `deployments`, the plural of a workload's kind."""
+    from evenkeel.api.workloads import KINDS
+
+    return next(name for name, known in KINDS.items() if known.plural == kind)
+
+
 def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
     """The kind and the names in `words`. Without a kind, all are names of the `default` kind."""
     if not words:
@@ -84,14 +112,20 @@ def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
         )
         if len(set(kinds)) > 1:
             raise EvenkeelError(f"{' '.join(words)[:100]}: all names must be of one kind, each as KIND/NAME")
-        return _kind(kinds[0]), list(names)
-    if default and (not rest or not _known_kind(first)):
+        kind = _kind(kinds[0])
+        for word, name in zip(words, names, strict=True):
+            if (
+                not name or "/" in name
+            ):  # without a name, the address would be that of all objects of the kind
+                raise EvenkeelError(f'"{word[:100]}" is not KIND/NAME, such as pod/web')
+        return kind, list(names)
+    if default and (not rest or not known_kind(first)):
         return default, list(words)
     return _kind(first), rest
 
 
 def _kind(word: str) -> str:
-    kind = _known_kind(word)
+    kind = known_kind(word)
     if not kind:
         raise EvenkeelError(
             f'there is no kind "{word[:40]}"',
@@ -101,15 +135,15 @@ def _kind(word: str) -> str:
     return kind
 
 
-def _known_kind(word: str) -> str:
-    """The plural of the kind that `word` names; empty if there is none."""
-    word = word.lower()
-    if word in _KINDS:
+def known_kind(word: str) -> str:
+    """The plural of the kind that `word` names, also with its group as `get` prints it; empty if there is none."""
+    word, _, group = word.lower().partition(".")
+    if not group and word in _KINDS:
         return _KINDS[word]
     from evenkeel.api.workloads import KINDS
 
     for name, kind in KINDS.items():
-        if word in (kind.plural, name.lower(), kind.short):
+        if word in (kind.plural, name.lower(), kind.short) and group in ("", kind.group):
             return kind.plural
     return ""
 

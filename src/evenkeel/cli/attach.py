@@ -12,8 +12,8 @@ from evenkeel.cli.interactive import (
     exit_code,
     has_terminal,
     interact,
-    pod_name,
 )
+from evenkeel.cli.pod_choice import HELP, pod_name
 
 USAGE = "POD [-c CONTAINER] [-i] [-t] [-n NS]"
 EXAMPLES = """examples:
@@ -28,7 +28,7 @@ standard input ends then. The exit code is 0 when the container ends, 1 for erro
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help="the pod; also pod/NAME")
+    parser.add_argument("pods", metavar="POD", help=HELP)
     add_container_flag(parser)
     add_stream_flags(parser)
     add_namespace_flag(parser)
@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from evenkeel.cli.remote import pod_path
 
-    client, name = client_from(args), pod_name(args.pods)
+    client = client_from(args)
+    name = pod_name(client, args.namespace, args.pods)
     container = container_of(client.pod(args.namespace, name), args.container)
     is_terminal = args.tty
     if is_terminal and container and not container.get("tty"):

@@ -28,10 +28,11 @@ def is_ended(pod: Json) -> bool:
 
 def status_of(pod: Json, container: str) -> Json:
     status = pod.get("status", {})
-    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        if one["name"] == container:
-            found: Json = one
-            return found
+    for field in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+        for one in status.get(field, ()):
+            if one["name"] == container:
+                found: Json = one
+                return found
     return {}
 
 
@@ -45,10 +46,13 @@ def attempt_is_over(pod: Json, container: str, attempt: int) -> bool:
 
 
 def containers_of(pod: Json) -> tuple[list[str], list[str]]:
-    """The names of the init containers and of the others."""
+    """The names of the init containers and of the others, ephemeral ones last."""
     spec = pod.get("spec", {})
-    init, others = ([c["name"] for c in spec.get(field, ())] for field in ("initContainers", "containers"))
-    return init, others
+    init, others, ephemeral = (
+        [one["name"] for one in spec.get(field, ())]
+        for field in ("initContainers", "containers", "ephemeralContainers")
+    )
+    return init, [*others, *ephemeral]
 
 
 def log_directory(paths: StatePaths, namespace: str, name: str, uid: str) -> str:

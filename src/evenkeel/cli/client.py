@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
-from evenkeel.server.listen import SOCKET_NAME, connect
+from evenkeel.server.agent_socket import SOCKET_NAME, connect
 
 Json = dict[str, Any]
 _ANSWER_SECONDS = 120.0
@@ -216,7 +216,7 @@ def _path(group: str, plural: str, namespace: str = "", name: str = "") -> str:
 
 
 def found_by_name(names: Sequence[str], get: Callable[[str], Json]) -> tuple[list[Json], list[str]]:
-    """The objects of these names, and why the others cannot be had."""
+    """The objects of these names, and why the others could not be read."""
     found, failures = [], []
     for name in names:
         try:

@@ -102,9 +102,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.shell == CONTAINERS:
-        spec = client_from(args).pod(args.namespace, args.pods)["spec"]
-        for container in (*spec.get("initContainers", ()), *spec["containers"]):
-            print(container["name"])
+        from evenkeel.cli.attached import containers_of
+
+        for names in containers_of(client_from(args).pod(args.namespace, args.pods)):
+            print(*names, sep="\n", end="\n" if names else "")
         return 0
     try:
         import shtab

@@ -5,12 +5,13 @@ import os
 import posixpath
 import threading
 from collections.abc import Callable
-from typing import IO, NamedTuple, Self
+from typing import IO, Self
 
 from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
 from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.interactive import add_container_flag
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.sessions import NOT_FOUND, SessionEnd
 
 USAGE = "SOURCE TARGET [-c CONTAINER] [-n NS]; one of them is POD:PATH or NS/POD:PATH"
@@ -148,7 +149,7 @@ def _check(end: SessionEnd, said: str, error: BaseException | None) -> None:
         raise EvenkeelError("cp needs tar in the container, and there is none", hint=end.problem)
     if end.exit_code:
         raise EvenkeelError(
-            f"cp: the container's tar failed: {said.splitlines()[-1] if said else end.problem}"
+            f"cp: the container's tar failed: {said.splitlines()[0] if said else end.problem}"
         )
     if error is not None:
         raise error

@@ -3,7 +3,7 @@ Services and claims."""
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.cli.arguments import (
     EVENTS,
@@ -20,6 +20,7 @@ from evenkeel.cli.client import AgentRefused, Client, client_from, reported
 from evenkeel.cli.get import listing_of
 from evenkeel.cli.listing import Request, add_selector_flag, selecting
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 
 USAGE = (
     "NAME… | KIND NAME… | [KIND] --all | [KIND] -l LABELS | -f FILE… [-n NS] [--grace-period SECONDS] [--now] "
@@ -119,10 +120,10 @@ def _targets(args: argparse.Namespace, client: Client) -> Iterator[_Target]:
 
 def _of_files(files: list[str], client: Client) -> Iterator[_Target]:
     from evenkeel.api.stored_objects import OBJECT_KINDS, key_of_object
-    from evenkeel.cli.apply import profile_of
+    from evenkeel.cli.apply import config_of
     from evenkeel.cli.inputs import read_all
 
-    reading = read_all(files, profile_of(client), is_to_run=False).or_raise()
+    reading = read_all(files, config_of(client).rulebook, is_to_run=False).or_raise()
     for pod in reading.pods:
         yield _Target(PODS, pod.metadata.namespace, pod.metadata.name)
     for workload, _, _ in reading.workloads:

@@ -18,7 +18,7 @@ from evenkeel.cli.arguments import (
 from evenkeel.cli.client import AgentRefused, Client, client_from
 from evenkeel.cli.events import message_of
 from evenkeel.cli.output import NONE, age, printable
-from evenkeel.cli.pod_text import amount_text, typed
+from evenkeel.cli.pod_text import amount_text, environment_lines, typed
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
@@ -99,6 +99,7 @@ def _pod(pod: Json, events: list[Json]) -> Lines:
             "Status": status.get("phase", "Unknown"),
             "Reason": status.get("reason", ""),
             "Message": status.get("message", ""),
+            "IP": status.get("podIP", ""),
             "QoS Class": status.get("qosClass", ""),
             "Restart Policy": spec.get("restartPolicy", ""),
             "Grace Period": f"{spec['terminationGracePeriodSeconds']}s"
@@ -113,6 +114,11 @@ def _pod(pod: Json, events: list[Json]) -> Lines:
     for title, containers, statuses in (
         ("Init Containers", spec.get("initContainers", ()), status.get("initContainerStatuses", ())),
         ("Containers", spec.get("containers", ()), status.get("containerStatuses", ())),
+        (
+            "Ephemeral Containers",
+            spec.get("ephemeralContainers", ()),
+            status.get("ephemeralContainerStatuses", ()),
+        ),
     ):
         if containers:
             yield f"{title}:"
@@ -161,10 +167,7 @@ def _container(container: Json, status: Json) -> Lines:
     ):
         if field in container:
             yield f"    {title + ':':<16}{_probe(container[field])}"
-    if env := container.get("env", ()):
-        yield "    Environment:"
-        for variable in env:
-            yield printable(f"      {variable['name']}: {variable.get('value', '')}")
+    yield from (printable(f"    {line}") for line in environment_lines(container))
     if mounts := container.get("volumeMounts", ()):
         yield "    Mounts:"
         for mount in mounts:

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cli.arguments import add_state_flag
@@ -13,10 +13,11 @@ from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured
 from evenkeel.host.checks import Check, State
 from evenkeel.host.doctor import Diagnosis, diagnose
 from evenkeel.host.machine import Machine, inspect_machine
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.advice import LEAST_SECONDS
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.runtime.cri.cri_connection import chosen
-from evenkeel.runtime.cri.runtime_link import runtime_checks
+from evenkeel.runtime.cri.runtime_checks import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"
 EXAMPLES = """examples:

@@ -4,11 +4,12 @@ import argparse
 import sys
 from typing import Any
 
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.arguments import PODS, add_namespace_flag, add_state_flag, named
 from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.output import STRUCTURED, Table, age, print_structured
+from evenkeel.errors import EvenkeelError
 
-USAGE = "[POD] [-n NS|-A] [-f] [--most N] [-o json|yaml]"
+USAGE = "[POD | --for pod/NAME] [-n NS|-A] [-f] [--most N] [-o json|yaml]"
 EXAMPLES = """examples:
   evenkeel events                  the events of namespace default and of the node
   evenkeel events web              the events of one pod
@@ -20,7 +21,10 @@ _HEADS = ("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pods", nargs="?", metavar="POD", help="only the events of this pod")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with new events")
+    parser.add_argument("--for", dest="object", metavar="pod/NAME", help="the same, as in kubectl")
+    parser.add_argument(
+        "-f", "-w", "--follow", "--watch", action="store_true", dest="follow", help="go on with new events"
+    )
     parser.add_argument(
         "--most", metavar="N", type=int, default=1000, help="at most so many, the latest (%(default)s)"
     )
@@ -32,11 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     client = client_from(args)
-    pod = f"{args.namespace}/{args.pods.removeprefix('pod/')}" if args.pods else ""
+    pod = f"{args.namespace}/{_pod(args.pods, args.object)}" if args.pods or args.object else ""
     namespace = "" if args.all_namespaces or pod else args.namespace
     return show_events(
         client, pod=pod, namespace=namespace, follows=args.follow, form=args.output, most=args.most
     )
+
+
+def _pod(name: str | None, wanted: str | None) -> str:
+    """The pod of the argument, or of `--for`."""
+    if name and wanted:
+        raise EvenkeelError(f"{name[:60]} and --for {wanted[:60]} both name a pod: give one of them")
+    word = name or wanted or ""
+    kind, names = named([word], PODS)
+    if kind != PODS:
+        raise EvenkeelError(
+            f"{word[:100]} is not a pod: events shows those of one pod, or all",
+            hint="evenkeel describe shows those of a workload or the node",
+        )
+    return names[0]
 
 
 def show_events(

@@ -10,8 +10,8 @@ from evenkeel.cli.interactive import (
     exit_code,
     has_terminal,
     interact,
-    pod_name,
 )
+from evenkeel.cli.pod_choice import HELP, pod_name
 from evenkeel.errors import EvenkeelError
 
 USAGE = "POD [-c CONTAINER] [-i] [-t] [-n NS] -- COMMAND…"
@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   evenkeel exec web -- ls -l /                   prints its output; the exit code is that of ls
   evenkeel exec -it web -- sh                    a shell at your terminal
   evenkeel exec -i web -c db -- psql < dump.sql  your standard input goes to the command
+  evenkeel exec deployment/web -- hostname       in one of its pods
 
 The command runs as the container's user, in its cgroup and with its limits. It ends with this client: its processes get
 SIGHUP, and SIGKILL two seconds later. Exit codes are those of the command; 127 if it was not found, 126 if it cannot be
@@ -28,7 +29,7 @@ TAKES_COMMAND = True  # everything after `--` is the command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help="the pod; also pod/NAME")
+    parser.add_argument("pods", metavar="POD", help=HELP)
     add_container_flag(parser)
     add_stream_flags(parser)
     add_namespace_flag(parser)
@@ -46,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
     parameters = [("command", word) for word in args.command_line]
     if args.container:
         parameters.append(("container", args.container))
+    client = client_from(args)
     end = interact(
-        client_from(args),
-        pod_path(args.namespace, pod_name(args.pods), "exec"),
+        client,
+        pod_path(args.namespace, pod_name(client, args.namespace, args.pods), "exec"),
         parameters,
         has_stdin=args.stdin,
         is_terminal=has_terminal(is_wanted=args.tty),

@@ -18,7 +18,7 @@ from evenkeel.cli.arguments import (
 )
 from evenkeel.cli.client import Client, client_from, reported
 from evenkeel.cli.listing import Listing, Request, Row, add_selector_flag, printer, selecting, show
-from evenkeel.cli.output import STRUCTURED, Table, age_of, print_structured
+from evenkeel.cli.output import NONE, STRUCTURED, Table, age_of, print_structured
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
@@ -170,7 +170,7 @@ _POD_LISTING = Listing(
 
 def pod_heads(*, is_wide: bool = False) -> list[str]:
     heads = ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
-    return [*heads, "QOS", "CPU", "MEMORY", "PRIORITY", "REASON"] if is_wide else heads
+    return [*heads, "IP", "QOS", "CPU", "MEMORY", "PRIORITY", "REASON"] if is_wide else heads
 
 
 def pod_row(pod: Json, *, is_wide: bool = False, now: float | None = None) -> list[str]:
@@ -196,7 +196,7 @@ def _wide_cells(pod: Json) -> list[str]:
         "",
     )
     priority = str(pod.get("spec", {}).get("priority", 0))
-    return [status.get("qosClass", ""), cpu, memory, priority, reason]
+    return [status.get("podIP") or NONE, status.get("qosClass", ""), cpu, memory, priority, reason]
 
 
 def _get_node(client: Client, form: str | None) -> int:

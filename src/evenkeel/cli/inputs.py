@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
@@ -14,6 +13,7 @@ from evenkeel.api.reading import NOTHING_READ, Reading
 from evenkeel.cli.config_flags import config_from
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.files import manifest_paths, read_text
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Admission, Refusal, admit
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.node_view import NodeView, capacity_of, node_view, parse_node
@@ -49,6 +49,14 @@ def read_all(paths: list[str], profile: Profile, *, is_to_run: bool = True) -> R
             source = "standard input" if path == "-" else path
             reading += read_manifests(read_text(path), source, profile, is_to_run=is_to_run)
     return reading.without_duplicates()
+
+
+def manifest_directory(source: str) -> str:
+    """The directory of a manifest: `web.yaml`, or `web.yaml#2` for its second document."""
+    for path in (source, source.rpartition("#")[0]):
+        if path and os.path.exists(path):
+            return os.path.dirname(os.path.abspath(path))
+    return os.getcwd()
 
 
 def manifests_from(args: argparse.Namespace, profile: Profile) -> Reading:

@@ -28,20 +28,28 @@ def add_stream_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_container_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-c", "--container", metavar="CONTAINER", default="", help="the container (default: the first)"
+        "-c",
+        "--container",
+        metavar="CONTAINER",
+        default="",
+        help="the container (default: the annotated one, or the first)",
     )
 
 
-def pod_name(word: str) -> str:
-    return word.removeprefix("pod/").removeprefix("pods/")
+def default_container(pod: Json) -> str:
+    """The container that the annotation of the pod names; empty without one."""
+    return str((pod.get("metadata", {}).get("annotations") or {}).get(DEFAULT_CONTAINER, ""))
 
 
 def container_of(pod: Json, name: str) -> Json:
-    """The container of that name; without a name that of the annotation, or the first. Empty if there is none."""
+    """The container of that name; without a name the annotated one, or the first. Empty if there is none."""
     spec = pod.get("spec", {})
-    annotations = pod.get("metadata", {}).get("annotations") or {}
-    every = [*spec.get("containers", ()), *spec.get("initContainers", ())]
-    wanted = name or annotations.get(DEFAULT_CONTAINER) or every[0]["name"]
+    every = [
+        one
+        for field in ("containers", "initContainers", "ephemeralContainers")
+        for one in spec.get(field, ())
+    ]
+    wanted = name or default_container(pod) or every[0]["name"]
     return next((one for one in every if one["name"] == wanted), {})
 
 

@@ -3,10 +3,11 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.cli.client import Client, found_by_name, reported
 from evenkeel.cli.output import NO_WIDTHS, NONE, STRUCTURED, Table, print_structured
+from evenkeel.named_tuples import NamedTuple
 
 Json = dict[str, Any]
 Row = Callable[[Json], list[str]]
@@ -58,7 +59,7 @@ class Request(NamedTuple):
         return (not self.names or meta["name"] in self.names) and self.selects(meta.get("labels", {}))
 
     def found(self, listing: Listing) -> tuple[list[Json], list[str]]:
-        """The objects, and why some could not be had."""
+        """The objects, and why some could not be read."""
         if self.names:
             return found_by_name(self.names, lambda name: listing.by_name(self.client, self.namespace, name))
         return [one for one in listing.in_namespace(self.client, self.namespace) if self.takes(one)], []

@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from evenkeel.api.scalars import Duration
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, duration_seconds
 from evenkeel.cli.attached import LogPrinter, attempt_is_over, containers_of, log_directory, status_of
 from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
+from evenkeel.cli.interactive import default_container
+from evenkeel.cli.pod_choice import HELP, pod_name
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import log_reading
 from evenkeel.runtime.paths import checked, state_paths
 
@@ -22,18 +24,22 @@ USAGE = "POD [-c CONTAINER | --all-containers] [-f] [-p] [--tail N] [--since 5m]
 EXAMPLES = """examples:
   evenkeel logs web                              the whole log
   evenkeel logs web -c app -f --tail 20          the last 20 lines, and new ones
-  evenkeel logs web --previous                   the log before the last restart: why it crashed
+  evenkeel logs web --previous                   the last run that has ended: why it crashed
   evenkeel logs web --all-containers --prefix --since 10m
+  evenkeel logs deployment/web                   the log of one of its pods
 """
 Json = dict[str, Any]
 _POLL_SECONDS = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help="the pod; also pod/NAME")
+    parser.add_argument("pods", metavar="POD", help=HELP)
     parser.add_argument("container_name", nargs="?", metavar="CONTAINER", help="the same as -c CONTAINER")
     parser.add_argument(
-        "-c", "--container", metavar="CONTAINER", help="the log of this container (default: the first)"
+        "-c",
+        "--container",
+        metavar="CONTAINER",
+        help="the log of this container (default: the annotated one, or the first)",
     )
     parser.add_argument(
         "--all-containers", action="store_true", help="the logs of all containers, init containers too"
@@ -41,11 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on with new lines until the container ends"
     )
-    parser.add_argument("-p", "--previous", action="store_true", help="the log before the last restart")
+    parser.add_argument(
+        "-p", "--previous", action="store_true", help="the log of the last run that has ended"
+    )
     parser.add_argument(
         "--tail", type=_lines, metavar="N", help="the last N lines of each container (default: all)"
     )
-    parser.add_argument("--since", type=_ago, metavar="5m", help="only lines that are not older")
+    parser.add_argument("--since", type=duration_seconds, metavar="5m", help="only lines that are not older")
     parser.add_argument("--timestamps", action="store_true", help="print the time of each line")
     parser.add_argument("--prefix", action="store_true", help="print the container of each line")
     add_namespace_flag(parser)
@@ -55,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.follow and args.previous:
         raise EvenkeelError("--previous and -f contradict each other: the previous attempt has ended")
-    name = args.pods.removeprefix("pod/")
     client = client_from(args)
+    name = pod_name(client, args.namespace, args.pods)
     pod = _asked(client, args.namespace, name)
     uid = pod["metadata"]["uid"] if pod else ""
     directory = log_directory(state_paths(args.state_dir), args.namespace, name, uid)
@@ -76,17 +84,15 @@ def run(args: argparse.Namespace) -> int:
         return f"[pod/{name}/{log.container}] " if args.prefix else ""
 
     if not args.follow:
-        for log in (log for log in logs if log.attempt):
+        for log in (log for log in logs if log.is_there):
             for line in log_reading.read_logs(log.path, tail=args.tail, since_seconds=since):
                 printer.print(line, prefix(log))
         return 0
 
     def lines_of(log: _Log) -> Iterator[log_reading.LogLine]:
         is_over = _over(client, args.namespace, name, uid, log)
-        if not log.attempt:
-            log = _awaited(log, directory, is_over)
-            if not log.attempt:
-                return iter(())
+        if not log.is_there and not _has_come(log, directory, is_over):
+            return iter(())
         return log_reading.follow(log.path, tail=args.tail, since_seconds=since, is_over=is_over)
 
     if len(logs) == 1:
@@ -99,11 +105,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Log(NamedTuple):
-    """`attempt` is 0 if there is no log. `missing` is the reason, or empty if the container has written nothing yet."""
+    """The log of an attempt. It is not there if the attempt has written nothing yet. `missing` is the reason why there
+    is no attempt to show."""
 
     container: str
     path: str = ""
     attempt: int = 0
+    is_there: bool = True
     missing: str = ""
 
 
@@ -128,6 +136,8 @@ def _containers(args: argparse.Namespace, name: str, directory: str, pod: Json |
         if pod and wanted not in (*init, *others):
             raise EvenkeelError(f"pod {name} has no container {wanted}: it has {', '.join((*init, *others))}")
         return [checked(wanted, "container name")]
+    if pod and (default := default_container(pod)) in (*init, *others):
+        return [default]
     if len(others) > 1:
         if not pod:
             raise EvenkeelError(
@@ -150,28 +160,39 @@ def _subdirectories(directory: str) -> list[str]:
 def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool) -> _Log:
     here = f"{directory}/{container}"
     attempts = log_reading.attempts(here) if os.path.isdir(here) else ()
+    status = status_of(pod, container) if pod else {}
+    state = status.get("state", {})
     if is_previous:
-        if len(attempts) < 2:
+        last = status.get("lastState", {}).get("terminated")
+        number = log_reading.previous_attempt(
+            attempts,
+            is_waiting="waiting" in state,
+            restarts=status.get("restartCount", 0),
+            id_=status.get("containerID", ""),
+            ended_id=None if last is None else last.get("containerID", ""),
+        )
+        if number is None:
             return _Log(container, missing=f"container {container} has no log of an earlier attempt")
-        attempts = attempts[:-1]
-    if not attempts:
-        state = status_of(pod, container).get("state", {}) if pod else {}
-        if not is_previous and ("running" in state or "terminated" in state):
-            return _Log(container)
+        return _Log(container, f"{here}/{number}.log", number)
+    has_begun = "running" in state or "terminated" in state
+    number = log_reading.present_attempt(
+        attempts, has_begun=has_begun, restarts=status.get("restartCount", 0)
+    )
+    if not number:
         waiting = state.get("waiting", {})
         why = ": ".join(filter(None, (waiting.get("reason", ""), waiting.get("message", ""))))
         return _Log(container, missing=f"container {container} has no log yet{f' ({why})' if why else ''}")
-    return _Log(container, f"{here}/{attempts[-1]}.log", attempts[-1])
+    return _Log(container, f"{here}/{number}.log", number, is_there=number in attempts)
 
 
-def _awaited(log: _Log, directory: str, is_over: Callable[[], bool]) -> _Log:
-    """Waits for the first line of the container. Returns `log` unchanged if the container ends without one."""
+def _has_come(log: _Log, directory: str, is_over: Callable[[], bool]) -> bool:
+    """Waits for the first line of the attempt. False if it ends without one."""
     here = f"{directory}/{log.container}"
-    while not (attempts := log_reading.attempts(here)):
-        if is_over() and not log_reading.attempts(here):
-            return log
+    while log.attempt not in log_reading.attempts(here):
+        if is_over() and log.attempt not in log_reading.attempts(here):
+            return False
         time.sleep(_POLL_SECONDS)
-    return log._replace(path=f"{here}/{attempts[-1]}.log", attempt=attempts[-1])
+    return True
 
 
 def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Callable[[], bool]:
@@ -184,7 +205,7 @@ def _over(client: Client, namespace: str, name: str, uid: str, log: _Log) -> Cal
             return refusal.is_not_found
         if uid and pod["metadata"]["uid"] != uid:
             return True
-        return attempt_is_over(pod, log.container, log.attempt or 1)
+        return attempt_is_over(pod, log.container, log.attempt)
 
     return is_over
 
@@ -219,10 +240,3 @@ def _lines(text: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise argparse.ArgumentTypeError(f'"{text}" is not a number of lines')
     return int(text)
-
-
-def _ago(text: str) -> float:
-    try:
-        return Duration.parse(text).seconds
-    except EvenkeelError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

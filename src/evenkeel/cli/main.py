@@ -146,12 +146,14 @@ class _Parser(argparse.ArgumentParser):
             at = args.index("--")
             parsed, left = super().parse_known_args(args[:at], namespace)
             parsed.command_line = [*parsed.command_line, *args[at + 1 :]]
-            return parsed, left
-        parsed, left = super().parse_known_args(args, namespace)
-        many = next((action.dest for action in self._actions if action.nargs == "*"), None)
-        if many and left and not any(word.startswith("-") for word in left):
-            getattr(parsed, many).extend(left)
-            left = []
+        else:
+            parsed, left = super().parse_known_args(args, namespace)
+            many = next((action.dest for action in self._actions if action.nargs == "*"), None)
+            if many and left and not any(word.startswith("-") for word in left):
+                getattr(parsed, many).extend(left)
+                left = []
+        if left and self.given is not None:  # of a command: its own usage is shown, not that of all commands
+            self.error(f"unrecognized arguments: {' '.join(left)}; {self.prog} --help lists what it takes")
         return parsed, left
 
 

@@ -6,22 +6,25 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.arguments import PODS, SERVICES, add_namespace_flag, add_state_flag, named
 from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.interactive import pod_name
 from evenkeel.cli.output import printable
+from evenkeel.cli.pod_choice import HELP, chosen, pods_behind
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 
 USAGE = "POD [LOCAL:]REMOTE… [--address 127.0.0.1] [-n NS]"
 EXAMPLES = """examples:
   evenkeel port-forward web 8080           http://127.0.0.1:8080 is port 8080 of the pod
   evenkeel port-forward web 9000:80 :443   9000 is its port 80, and a free port is its 443
+  evenkeel port-forward service/db 5432    a pod of the Service, at the port that its 5432 stands for
 
 It listens at 127.0.0.1 and ::1. --address takes another address of this machine; everyone who reaches it reaches the
 pod. Ctrl-C ends it.
 """
+Json = dict[str, Any]
 _LOOPBACK = ("127.0.0.1", "::1")
 _BACKLOG = 64
 _LARGEST = 65535
@@ -34,7 +37,7 @@ class Ports(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help="the pod; also pod/NAME")
+    parser.add_argument("pods", metavar="POD", help=HELP)
     parser.add_argument("ports", nargs="+", metavar="[LOCAL:]REMOTE", help="a port of the pod, or two ports")
     parser.add_argument(
         "--address", metavar="IP", action="append", default=[], help="listen here (default: loopback)"
@@ -44,9 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    client, name = client_from(args), pod_name(args.pods)
-    wanted = [ports_of(word) for word in args.ports]
-    client.pod(args.namespace, name)  # a missing pod is said at once
+    client, asked = client_from(args), [ports_of(word) for word in args.ports]
+    pod, service = _target(client, args.namespace, args.pods)
+    name = pod["metadata"]["name"]
+    wanted = [ports_behind(ports, service, pod) for ports in asked]
     listening: list[tuple[socket.socket, int]] = []
     try:
         for ports in wanted:
@@ -64,6 +68,46 @@ def run(args: argparse.Namespace) -> int:
         for one, _ in listening:
             one.close()
     return 0
+
+
+def _target(client: Client, namespace: str, word: str) -> tuple[Json, Json]:
+    """The pod, and the Service if `word` names one. A missing pod is said at once."""
+    kind, (name,) = named([word]) if "/" in word else (PODS, [word])
+    if kind == PODS:
+        return client.pod(namespace, name), {}
+    service = client.object(kind, namespace, name) if kind == SERVICES else {}
+    return chosen(pods_behind(client, kind, namespace, name), word), service
+
+
+def ports_behind(ports: Ports, service: Json, pod: Json) -> Ports:
+    """As kubectl: a port of a Service stands for the pod's port behind it, unless the Service is headless."""
+    if not service:
+        return ports
+    spec, name = service["spec"], service["metadata"]["name"]
+    known = {
+        port["port"]: port.get("targetPort") or port["port"]
+        for port in spec.get("ports", ())
+        if port.get("protocol", "TCP") == "TCP"  # a port may be there once more for another protocol
+    }
+    if ports.remote not in known:
+        there = ", ".join(map(str, known)) or "none"
+        raise EvenkeelError(f"port-forward: Service {name} has no TCP port {ports.remote}: it has {there}")
+    if spec.get("clusterIP") == "None":
+        return ports
+    behind = known[ports.remote]
+    if isinstance(behind, str):
+        named_ports = {
+            port.get("name"): port["containerPort"]
+            for container in pod["spec"]["containers"]
+            for port in container.get("ports", ())
+        }
+        if behind not in named_ports:
+            raise EvenkeelError(
+                f'port-forward: port {ports.remote} of Service {name} is the port "{behind}" of its pods, and '
+                f"pod {pod['metadata']['name']} has none of that name"
+            )
+        behind = named_ports[behind]
+    return ports._replace(remote=behind)
 
 
 def ports_of(word: str) -> Ports:

@@ -1,15 +1,27 @@
 """`evenkeel rollout`: replaces the pods of a workload one after another, or waits until a rollout is complete."""
 
 import argparse
+import math
+import queue
+import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, is_workload_kind, named
+from evenkeel.cli.arguments import (
+    add_namespace_flag,
+    add_state_flag,
+    duration_seconds,
+    full_name,
+    is_workload_kind,
+    named,
+    singular,
+)
 from evenkeel.cli.client import Client, client_from
 from evenkeel.errors import EvenkeelError
 
-USAGE = "restart|status KIND/NAME… [-n NS] [--timeout SECONDS] [--state-dir PATH]"
+USAGE = "restart|status KIND/NAME… [-n NS] [--timeout 5m] [--state-dir PATH]"
 EXAMPLES = """examples:
   evenkeel rollout restart deployment/web      new pods with the same template, one after another
   evenkeel rollout status deployment/web       wait until every pod is new and available
@@ -17,6 +29,7 @@ EXAMPLES = """examples:
 Json = dict[str, Any]
 _ANNOTATION = "kubectl.kubernetes.io/restartedAt"
 _KINDS = ("deployments", "statefulsets", "daemonsets")
+_LOOK_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pods", nargs="*", metavar="NAME", help="names of workloads")
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=duration_seconds,
         default=0.0,
-        metavar="SECONDS",
+        metavar="5m",
         help="give up after that long (default: never)",
     )
     add_namespace_flag(parser)
@@ -57,13 +70,13 @@ def _restart(client: Client, kind: str, namespace: str, name: str) -> None:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     metadata.setdefault("annotations", {})[_ANNOTATION] = now
     client.apply(workload)
-    print(f"{kind.removesuffix('s')}/{name} restarted")
+    print(f"{full_name(singular(kind), name)} restarted")
 
 
 def _wait(client: Client, kind: str, namespace: str, name: str, timeout_seconds: float) -> None:
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + timeout_seconds if timeout_seconds else math.inf
     # Every change of a pod may bring the rollout forward. The watch begins first, so that no change is missed.
-    changes = client.lines("/watch", namespace=namespace)
+    changes = _queued(client.lines("/watch", namespace=namespace))
     last = ""
     while True:
         line, is_done = progress(kind, client.workload(kind, namespace, name))
@@ -72,12 +85,29 @@ def _wait(client: Client, kind: str, namespace: str, name: str, timeout_seconds:
             last = line
         if is_done:
             return
-        if timeout_seconds and time.monotonic() >= deadline:
+        left = deadline - time.monotonic()
+        if left <= 0:
             raise EvenkeelError(
-                f"{kind.removesuffix('s')}/{name} was not rolled out in {timeout_seconds:g} s"
+                f"{full_name(singular(kind), name)} was not rolled out in {timeout_seconds:g} s"
             )
-        if next(changes, None) is None:
-            raise EvenkeelError("the agent ended before the rollout")
+        try:
+            if changes.get(timeout=min(left, _LOOK_SECONDS)) is None:
+                raise EvenkeelError("the agent ended before the rollout")
+        except queue.Empty:
+            pass  # a deadline may pass without a change of a pod
+
+
+def _queued(changes: Iterator[Json]) -> "queue.Queue[Json | None]":
+    """What comes, and None at the end: a reader of the queue can stop waiting."""
+    queued: queue.Queue[Json | None] = queue.Queue()
+
+    def read() -> None:
+        for change in changes:
+            queued.put(change)
+        queued.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return queued
 
 
 def progress(kind: str, workload: Json) -> tuple[str, bool]:

@@ -1,7 +1,8 @@
 """At the streams of a pod that `evenkeel run` has made, from its start to its exit code.
 
 Output comes from the log, which has every byte since the start and outlives a restart of the agent. Standard input goes
-to the container itself. With a terminal both do: a log has lines, and a prompt is none.
+to the container itself. With a terminal, output comes from the container too: a log has whole lines, and a prompt is
+not one.
 """
 
 import signal

@@ -2,7 +2,14 @@
 
 import argparse
 
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, is_workload_kind, named
+from evenkeel.cli.arguments import (
+    add_namespace_flag,
+    add_state_flag,
+    full_name,
+    is_workload_kind,
+    named,
+    singular,
+)
 from evenkeel.cli.client import client_from
 from evenkeel.errors import EvenkeelError
 
@@ -32,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     client = client_from(args)
     for name in names:
         client.scale(kind, args.namespace, name, args.replicas)
-        print(f"{kind.removesuffix('s')}/{name} scaled")
+        print(f"{full_name(singular(kind), name)} scaled")
     return 0
 
 

@@ -12,7 +12,7 @@ from evenkeel.cli.output import STRUCTURED, print_structured, print_table
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import MANIFEST_SUFFIXES
 from evenkeel.quantity import BinarySI, Quantity
-from evenkeel.simulate.cluster import Scoring, ShapePoint, Strategy
+from evenkeel.simulate.plain_cluster import Scoring, ShapePoint, Strategy
 from evenkeel.simulate.scheduler import NodeLoad, Schedule, amount_text, prepare, simulated_nodes
 
 USAGE = "-f FILE… --nodes NODES… [--strategy NAME] [--load] [-o table|json|yaml] [flags]"

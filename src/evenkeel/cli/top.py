@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from evenkeel.cli.arguments import DEFAULT_NAMESPACE, NODE, PODS, add_state_flag, named
+from evenkeel.cli.arguments import DEFAULT_NAMESPACE, NODE, PODS, add_state_flag, known_kind, named
 from evenkeel.cli.bars import signs_for
 from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.output import STRUCTURED, Paint, paint_for, print_structured, printable
@@ -57,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    kind, names = named([args.kind, *args.pods])
+    words = [args.kind, *args.pods]
+    kind, names = named(words) if "/" in args.kind or known_kind(args.kind) else (PODS, words)
     if kind not in (PODS, NODE):
         raise EvenkeelError("top shows pods and the node")
     client = client_from(args)

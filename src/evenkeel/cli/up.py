@@ -136,7 +136,8 @@ async def _up(
         watching.cancel()
         is_stopping_pods = stopping.done() and (args.stop_pods or shutdown.is_set())
         if is_stopping_pods:
-            log.info("stopping the pods")
+            log.info("stopping the pods%s", "; Ctrl-C again kills them" if os.isatty(0) else "")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _kill_pods, agent)
         else:
             view.freeze()
         if member is not None:
@@ -159,6 +160,11 @@ async def _up(
     if not is_stopping_pods:
         log.info("the pods run on; `evenkeel up` takes them over again")
     return 0
+
+
+def _kill_pods(agent: "Agent") -> None:
+    log.info("killing the pods")
+    agent.kill_pods()
 
 
 async def _held_up(

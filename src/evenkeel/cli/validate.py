@@ -2,15 +2,16 @@
 
 import argparse
 import sys
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.api.reading import Reading
 from evenkeel.cli.config_flags import add_config_flags, config_from
-from evenkeel.cli.inputs import add_manifest_flag, read_all
+from evenkeel.cli.inputs import add_manifest_flag, manifest_directory, read_all
 from evenkeel.cli.output import STRUCTURED, paint_for, print_structured
 from evenkeel.errors import NODE_RULE, Problem
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Refusal
 
 USAGE = "-f FILE… [-o text|json|yaml] [flags]"
@@ -20,14 +21,17 @@ EXAMPLES = """examples:
   evenkeel validate -f agent.yaml --allowed-host-access=hostPID
   kustomize build . | evenkeel validate -f -
   evenkeel validate -f pod.yaml -o json
+
+The exit code is 1 if there is a mistake. A pod that only this configuration keeps from running is valid.
 """
 
 
 class Validation(NamedTuple):
-    """The output of `-o json`."""
+    """The output of `-o json`. A pod that is `refused` is valid, and the agent would not run it."""
 
     valid: bool
     pods: int
+    refused: int
     nodes: int
     objects: int  # ConfigMaps and Secrets
     problems: tuple[Problem, ...]
@@ -43,13 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     config = config_from(args)
     reading = read_all(args.filename, config.rulebook).with_every_pod(config.rulebook)
+    refusals = refusals_of(reading, config)
     result = Validation(
         not reading.problems,
         len(reading.pods),
+        len(refusals),
         len(reading.nodes),
         len(reading.objects),
         reading.problems,
-        (*reading.warnings, *_refusals(reading, config)),
+        (*reading.warnings, *once(refusals)),
     )
     if args.output in STRUCTURED:
         print_structured(result, args.output)
@@ -65,33 +71,44 @@ def run(args: argparse.Namespace) -> int:
             if number
         )
         verdict = "valid" if result.valid else _count(len(result.problems), "error")
+        if result.refused:
+            link, refused = "but" if result.valid else "and", _count(result.refused, "pod")
+            verdict += f", {link} the agent would refuse {refused} with this configuration"
         print(f"{read or 'no pod'}: {verdict}")
     return int(not result.valid)
 
 
-def _refusals(reading: Reading, config: KubeletConfiguration) -> tuple[Problem, ...]:
-    """What the agent's runtime would refuse with this configuration, as far as the manifest alone shows it. The pods of
-    a workload have one template, so each refusal is reported once."""
-    found: dict[Problem, None] = {}
-    for pod, origin in zip(reading.pods, reading.origins, strict=True):
-        refusal = _refusal(pod, config)
-        if refusal is not None:
-            message = f"the agent would refuse it: {refusal.message}"
-            found.setdefault(origin._replace(message=message, kind=NODE_RULE))
-    return tuple(found)
+def refusals_of(reading: Reading, config: KubeletConfiguration) -> list[list[Problem]]:
+    """Why the agent's runtime would refuse pods with this configuration, as far as the manifest alone shows it: every
+    reason, for each pod that it would refuse."""
+    from evenkeel.runtime.process.process_images import with_absolute_images
+
+    found = (
+        [
+            origin._replace(message=f"the agent would refuse it: {refusal.message}", kind=NODE_RULE)
+            for refusal in _refusals(with_absolute_images(pod, manifest_directory(origin.source)), config)
+        ]
+        for pod, origin in zip(reading.pods, reading.origins, strict=True)
+    )
+    return [reasons for reasons in found if reasons]
 
 
-def _refusal(pod: Pod, config: KubeletConfiguration) -> Refusal | None:
+def once(refusals: Iterable[Iterable[Problem]]) -> list[Problem]:
+    """The pods of a workload have one template, so each reason is reported once."""
+    return list(dict.fromkeys(reason for reasons in refusals for reason in reasons))
+
+
+def _refusals(pod: Pod, config: KubeletConfiguration) -> Iterator[Refusal]:
     from evenkeel.runtime.security import Granted
 
     granted = Granted(host_access=config.allowed_host_access)
     if config.container_runtime_endpoint:
         from evenkeel.runtime.cri import cri_refusals
 
-        return cri_refusals.refusal(pod, granted)
+        return cri_refusals.refusals(pod, granted)
     from evenkeel.runtime.process import process_refusals
 
-    return process_refusals.refusal(pod, process_refusals.Powers(uid=0, gid=0, granted=granted))
+    return process_refusals.refusals(pod, process_refusals.Powers(uid=0, gid=0, granted=granted))
 
 
 def _count(number: int, word: str) -> str:

@@ -16,7 +16,7 @@ from evenkeel.agent.observe.pod_history import (
     sentence,
     stayed_sentence,
 )
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.arguments import PODS, add_namespace_flag, add_state_flag, known_kind
 from evenkeel.cli.output import STRUCTURED, print_structured, printable
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.store import Journal
@@ -29,14 +29,15 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pod", metavar="POD", help="the pod; also NAMESPACE/NAME")
+    parser.add_argument("pod", metavar="POD", help="the pod; also pod/NAME, or NAMESPACE/NAME")
     add_namespace_flag(parser)
     parser.add_argument("-o", "--output", choices=STRUCTURED, help="print this form and not sentences")
     add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    name = args.pod.removeprefix("pod/")
+    kind, _, rest = args.pod.partition("/")
+    name = rest if rest and known_kind(kind) == PODS else args.pod
     key = name if "/" in name else f"{args.namespace}/{name}"
     with Journal.read(os.path.join(args.state_dir, "journal.db")) as journal:
         history = pod_history(journal, key)

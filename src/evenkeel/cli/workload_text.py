@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evenkeel.api.workloads import KINDS
+from evenkeel.cli.arguments import full_name, singular
 from evenkeel.cli.client import Client, reported
 from evenkeel.cli.events import message_of
 from evenkeel.cli.listing import Listing, Request, Row
@@ -19,7 +19,7 @@ def workload_listing(kind: str) -> Listing:
         kind,
         lambda client, namespace: client.workloads(kind, namespace),
         lambda client, namespace, name: client.workload(kind, namespace, name),
-        full_name,
+        lambda one: full_name(one["kind"], one["metadata"]["name"]),
         lambda request: _table(kind, request),
     )
 
@@ -27,12 +27,6 @@ def workload_listing(kind: str) -> Listing:
 def _table(kind: str, request: Request) -> tuple[list[str], Row]:
     columns = (*_COLUMNS[kind], *(_WIDE if request.is_wide else ()))
     return [head for head, _ in columns], lambda one: [cell(one) for _, cell in columns]
-
-
-def full_name(one: Json) -> str:
-    """`deployment.apps/web`"""
-    group = KINDS[one["kind"]].group
-    return f"{one['kind'].lower()}{f'.{group}' if group else ''}/{one['metadata']['name']}"
 
 
 # Cells
@@ -209,20 +203,21 @@ def _is_owned(pod: Json, kind: str, name: str) -> bool:
 
 
 def pods_owned(client: Client, kind: str, namespace: str, name: str) -> list[str]:
-    """The names of the pods that belong to a workload of the `kind`, a plural; for a CronJob, those of its Jobs."""
-    singular = next(one for one, known in KINDS.items() if known.plural == kind)
-    owners = [(singular, name)]
+    """The names of `owned_pods`."""
+    return [pod["metadata"]["name"] for pod in owned_pods(client, kind, namespace, name)]
+
+
+def owned_pods(client: Client, kind: str, namespace: str, name: str) -> list[Json]:
+    """The pods that belong to a workload of the `kind`, a plural; for a CronJob, those of its Jobs."""
+    owner_kind = singular(kind)
+    owners = [(owner_kind, name)]
     if kind == "cronjobs":
         owners = [
             ("Job", job["metadata"]["name"])
             for job in client.workloads("jobs", namespace)
-            if _is_owned(job, singular, name)
+            if _is_owned(job, owner_kind, name)
         ]
-    return [
-        pod["metadata"]["name"]
-        for pod in client.pods(namespace)
-        if any(_is_owned(pod, *owner) for owner in owners)
-    ]
+    return [pod for pod in client.pods(namespace) if any(_is_owned(pod, *owner) for owner in owners)]
 
 
 def _pairs(labels: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.front import Front
@@ -24,6 +24,7 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import Event
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.node_view import node_view
 
@@ -83,8 +84,8 @@ class Stage:
 
     async def __aenter__(self) -> Self:
         try:
-            starting = start(self._node, self._directory)
-            self._running_agent = await asyncio.wait_for(starting, self._time_limit_seconds)
+            async with asyncio.timeout(self._time_limit_seconds):
+                self._running_agent = await start(self._node, self._directory)
         except TimeoutError:
             await self._clean_up()
             raise self._too_slow("the start of the agent") from None
@@ -109,8 +110,8 @@ class Stage:
         try:
             if self._running_agent is not None:
                 with suppress(TimeoutError):
-                    closing = self._running_agent.close(stop_pods=True)
-                    await asyncio.wait_for(closing, _STOP_SECONDS)
+                    async with asyncio.timeout(_STOP_SECONDS):
+                        await self._running_agent.close(stop_pods=True)
         finally:
             driver = driver_for(detect(), self._config)
             try:

@@ -1,25 +1,30 @@
 """How much disk a directory uses, without `du`: a walk that can be interrupted and continued.
 
 The directories belong to containers, and a container may put anything there. Symlinks are counted and not followed,
-mounts are not entered, and a file with several names is counted once. Depth costs no descriptors: on the way up the
-walk opens `..`, and checks that it is the directory it came from. Blocks are counted, not lengths: a file may be large
-and have few blocks.
+mounts are not entered, and a file with several names is counted once. A container may move directories all the time, so
+that a walk would not find back. So the first levels stay open. Depth costs no more descriptors than that: further down,
+on the way up, the walk opens `..`, and checks that it is the directory it came from. Blocks are counted, not lengths: a
+file may be large and have few blocks.
 """
 
 import ctypes
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
+
+from evenkeel.named_tuples import NamedTuple
 
 _BLOCK_BYTES = 512  # the unit of st_blocks on every filesystem
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_REMEMBERED = 250_000  # directories to be entered, and files with several names: this bounds memory
+_KEPT_LEVELS = 48  # directories above the present one that stay open
 _MOST_DESCRIPTORS = 1 << 20  # of one container that are read
 _SLICE_DESCRIPTORS = 512
+_DELETED = " (deleted)"
 _OVERLAY_MAGIC = 0x794C7630  # statfs(2)
 _STATFS_BYTES = 256  # more than the structure has
 
@@ -86,9 +91,9 @@ class Walk:
         return counted
 
     def close(self) -> None:
-        if self._level is not None:
-            self._level.close()
-            self._level = None
+        for level in (*self._above, *filter(None, (self._level,))):
+            level.close()
+        self._above, self._level = [], None
 
     def _count(self, entry: "os.DirEntry[str]", level: "_Level") -> None:
         try:
@@ -121,18 +126,20 @@ class Walk:
         if inside.device != self._device:
             inside.close()
             return
-        level.close()
+        if len(self._above) >= _KEPT_LEVELS:
+            level.close()
         self._above.append(level)
         self._level = inside
 
     def _ascend(self, level: "_Level") -> None:
         self._level = None
-        if self._above:
+        while self._above and self._level is None:
             above = self._above.pop()
-            if above.reopen(level):
+            if above.is_open or above.reopen(level):
                 self._level = above
-            else:  # a directory was moved while the walk was inside it
+            else:  # a directory was moved while the walk was inside it, and the way goes on from one that is open
                 self.is_whole = False
+                self._pending -= len(above.directories)
         level.close()
 
 
@@ -147,6 +154,10 @@ class _Level:
         self.directories: list[str] = []
         self._entries: Any = None  # of os.scandir, whose type has no public name
         self._is_read = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.descriptor >= 0
 
     def next_entry(self) -> "os.DirEntry[str] | None":
         if self._is_read:
@@ -177,7 +188,7 @@ class _Level:
         if self._entries is not None:
             self._entries.close()
             self._entries = None
-        if self.descriptor >= 0:
+        if self.is_open:
             os.close(self.descriptor)
             self.descriptor = -1
 
@@ -190,7 +201,10 @@ def unlinked_usage(
 ) -> Usage:
     """The disk space of deleted files that these processes have open, on the filesystems with these device numbers and
     in writable layers (overlay). No walk finds them, and the space is free only when the processes end. A file that is
-    only mapped, or on its way through a socket, is not found. `between` is called now and then."""
+    only mapped, or on its way through a socket, is not found. `between` is called now and then.
+
+    A file of another filesystem is not looked at. It may be of a server that does not answer: whoever asks for the
+    status of such a file waits, and cannot even be killed."""
     found: set[tuple[int, int]] = set()
     used = count = 0
     counted = dict.fromkeys(devices, True)
@@ -201,6 +215,7 @@ def unlinked_usage(
             entries = os.scandir(directory)
         except OSError:
             continue  # it has ended
+        elsewhere: frozenset[str] | None = None
         with entries:
             for name in _names(entries):
                 count += 1
@@ -208,6 +223,12 @@ def unlinked_usage(
                     between()
                 if count > _MOST_DESCRIPTORS:
                     return Usage(used, len(found))
+                if not _is_called_deleted(f"{directory}/{name}"):
+                    continue
+                if elsewhere is None:
+                    elsewhere = _mounts_elsewhere(f"{proc}/{pid}", counted)
+                if _mount_of(f"{proc}/{pid}/fdinfo/{name}") in elsewhere:
+                    continue
                 try:
                     seen = os.stat(f"{directory}/{name}")
                 except OSError:
@@ -227,6 +248,40 @@ def _names(entries: Iterator["os.DirEntry[str]"]) -> Iterator[str]:
     with suppress(OSError):  # the process has ended
         for entry in entries:
             yield entry.name
+
+
+def _is_called_deleted(link: str) -> bool:
+    """Whether the kernel says so. It asks no filesystem for that. A file may have such a name, too."""
+    try:
+        return os.readlink(link).endswith(_DELETED)
+    except OSError:
+        return False
+
+
+def _mounts_elsewhere(process: str, devices: Mapping[int, bool]) -> frozenset[str]:
+    """The numbers of the mounts that the process sees of other filesystems than these, and that are no overlay."""
+    found = set()
+    try:
+        with open(f"{process}/mountinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                mount, _, kinds = line.partition(" - ")
+                number, _, device, *_ = mount.split(" ")
+                major, _, minor = device.partition(":")
+                is_ours = devices.get(os.makedev(int(major), int(minor)), False)
+                if not is_ours and not kinds.startswith("overlay "):
+                    found.add(number)
+    except (OSError, ValueError):
+        pass  # it has ended
+    return frozenset(found)
+
+
+def _mount_of(path: str) -> str:
+    """The number of the mount of an open file; "" if it is not known."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return next((line[7:].strip() for line in file if line.startswith("mnt_id:")), "")
+    except OSError:
+        return ""
 
 
 def _is_overlay(path: str) -> bool:

@@ -35,7 +35,8 @@ async def is_gone(pidfd: int, seconds: float) -> bool:
     gone = asyncio.Event()
     loop.add_reader(descriptor, gone.set)
     try:
-        await asyncio.wait_for(gone.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await gone.wait()
     except TimeoutError:
         return False
     finally:

@@ -6,13 +6,15 @@ The text of an OOM kill has changed over the years. Kernels before 5.0 name the 
 killed as a result of limit of …"), later ones in one line ("oom-kill:constraint=…"). When OOMs follow each other fast,
 the kernel prints only the line "Killed process …", without cgroup and figures. The record then has none either: it
 never takes those of the kill before.
+
+Other lines of the kernel have words of containers in them: the name of a process that crashed, and of the file that it
+ran. Such words must not pass for a record. So a record begins with the kernel's own words, and a line is never divided.
 """
 
 import errno
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.event_types import (
@@ -26,10 +28,13 @@ from evenkeel.host.event_types import (
     SubscriptionEnded,
 )
 from evenkeel.host.files import read_text
+from evenkeel.named_tuples import NamedTuple
 
 DEVICE = "/dev/kmsg"
 
-_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
+# Of bytes that the kernel has escaped, those that can be printed. A control character stays escaped: a line end in the
+# name of a process or file would begin a line that the kernel never wrote.
+_ESCAPED = re.compile(rb"\\x([2-689a-f][0-9a-f]|7[0-9a-e])")
 _MOST_BYTES = 8192  # a record is never longer
 _MOST_LINES_AT_ONCE = 500  # a flood of lines must not stop the rest of the event loop
 
@@ -85,10 +90,9 @@ class KernelLog:
         self._last = max(line.sequence, self._last or 0)
         if not line.is_from_kernel:
             return
-        for text in line.text.splitlines():
-            found = self._parser.feed(text, line.sequence, line.boot_seconds)
-            if found is not None and line.sequence >= self._skip_to:
-                yield OomKill(self._with_cgroup(found))
+        found = self._parser.feed(line.text, line.sequence, line.boot_seconds)
+        if found is not None and line.sequence >= self._skip_to:
+            yield OomKill(self._with_cgroup(found))
 
     def _with_cgroup(self, record: OomRecord) -> OomRecord:
         """Where the log does not name the cgroup, /proc may, as long as the process exists."""
@@ -125,7 +129,7 @@ def parse_log_record(record: bytes) -> LogLine | None:
     """One record of /dev/kmsg: `6,339,5140900,-;text`, or None if it is none.
 
     There may be more fields before `;`. The lines after the first are keys and values of a device, and are left out.
-    Characters that cannot be printed are escaped.
+    Control characters stay escaped.
     """
     head, semicolon, rest = record.partition(b";")
     fields = head.split(b",")
@@ -147,7 +151,8 @@ _VICTIM_BEFORE_5 = re.compile(r"Task in (.*) killed as a result of limit of (.*)
 _KILL_BEFORE_5 = re.compile(r"(Memory cgroup out|Out) of memory.*: Kill process \d+ ")
 _USAGE = re.compile(r"memory: usage (\d+)kB, limit (\d+)kB")
 _GROUP = re.compile(r"Tasks in (.*) are going to be killed due to memory\.oom\.group set")
-_KILLED = re.compile(r"(?:(.*): )?Killed process (\d+) \((.*)\),? total-vm:(.*)$")
+_KILLED = re.compile(r"(?:((?:Memory cgroup out|Out) of memory[^:\[]*): )?"
+                     r"Killed process (\d+) \((.*)\),? total-vm:(.*)$")  # fmt: skip
 _FIGURE = re.compile(r"([a-z-]+):(\d+)kB")
 _SCORE = re.compile(r"oom_score_adj:(-?\d+)")
 _UID = re.compile(r"UID:(\d+)")

@@ -7,7 +7,6 @@ and they cost one read for the machine and two for a cgroup.
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
@@ -15,6 +14,7 @@ from evenkeel.cgroup.driver import Statistics
 from evenkeel.cgroup.statistics import MOST_BYTES, Layout, droppable
 from evenkeel.cgroup.tree import Version
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import MemoryFigures
 
 NUMBER_BYTES = 64
@@ -46,6 +46,11 @@ class Reading(NamedTuple):
         """Usage without the cache that can be dropped, as the profile counts it."""
         cache = self.inactive_file_bytes if profile is Profile.KUBERNETES else self.droppable_bytes
         return max(self.usage_bytes - cache, 0)
+
+    def protected_bytes(self, min_bytes: int) -> int:
+        """The file cache that memory.min protects: the kernel reclaims nothing from a cgroup whose usage is not above
+        its memory.min, however droppable its pages are."""
+        return max(self.droppable_bytes - max(self.usage_bytes - min_bytes, 0), 0)
 
 
 class CgroupMemory:
@@ -114,55 +119,31 @@ class NodeMemory:
         os.close(self._file)
 
 
-def node_memory(
-    meminfo: Mapping[str, int],
-    profile: Profile = Profile.DOCUMENTS,
-    *,
-    root_working_set_bytes: int | None = None,
-    protected_bytes: int = 0,
-) -> MemoryFigures:
-    """The memory of the machine, from /proc/meminfo.
-
-    `protected_bytes` is file cache that memory.min keeps from being dropped. The estimate of the kernel counts it as
-    available. On cgroup v1 kubelet uses the working set of the root cgroup instead (`root_working_set_bytes`).
-    """
+def node_memory(meminfo: Mapping[str, int], profile: Profile = Profile.DOCUMENTS) -> MemoryFigures:
+    """The memory of the machine, from /proc/meminfo."""
     from evenkeel.host.capacity import meminfo_bytes
 
     total = meminfo_bytes(meminfo, "MemTotal")
     if profile == Profile.DOCUMENTS:
-        return _figures(total, total - meminfo_bytes(meminfo, "MemAvailable") + protected_bytes)
-    if root_working_set_bytes is not None:
-        return _figures(total, root_working_set_bytes)
+        return figures_of(total, total - meminfo_bytes(meminfo, "MemAvailable"))
     used = total - meminfo_bytes(meminfo, "MemFree")
-    return _figures(total, used - meminfo_bytes(meminfo, "Inactive(file)"))
+    return figures_of(total, used - meminfo_bytes(meminfo, "Inactive(file)"))
 
 
 def cgroup_memory(
-    statistics: Statistics,
-    limit_bytes: int,
-    profile: Profile = Profile.DOCUMENTS,
-    *,
-    protected_bytes: int = 0,
+    statistics: Statistics, limit_bytes: int, profile: Profile = Profile.DOCUMENTS
 ) -> MemoryFigures:
-    """The memory of a cgroup, below its limit. `protected_bytes` is file cache below it that memory.min protects."""
+    """The memory of a cgroup, below its limit. Cache that memory.min protects counts as available."""
     if profile == Profile.KUBERNETES:
-        return _figures(limit_bytes, statistics.memory_working_set_bytes)
-    droppable = max(statistics.memory_droppable_bytes - protected_bytes, 0)
-    return _figures(limit_bytes, statistics.memory_usage_bytes - droppable)
+        return figures_of(limit_bytes, statistics.memory_working_set_bytes)
+    return figures_of(limit_bytes, statistics.memory_usage_bytes - statistics.memory_droppable_bytes)
 
 
-def protected_cache_bytes(statistics: Statistics, min_bytes: int) -> int:
-    """The file cache of a cgroup that memory.min protects: the kernel reclaims nothing from a cgroup whose usage is
-    not above its memory.min, however droppable its pages are."""
-    reclaimable = max(statistics.memory_usage_bytes - min_bytes, 0)
-    return max(statistics.memory_droppable_bytes - reclaimable, 0)
+def figures_of(total: int, working_set: int) -> MemoryFigures:
+    """Available memory and working set add up to the total, so neither is above it or below zero."""
+    working_set = min(max(working_set, 0), total)
+    return MemoryFigures(Amount(total - working_set), Amount(working_set))
 
 
 def _opened(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _figures(total: int, working_set: int) -> MemoryFigures:
-    """Available memory and working set add up to the total, so neither is above it or below zero."""
-    working_set = min(max(working_set, 0), total)
-    return MemoryFigures(Amount(total - working_set), Amount(working_set))

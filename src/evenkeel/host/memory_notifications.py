@@ -21,8 +21,6 @@ from evenkeel.host.event_types import (
     subscription_refusal,
 )
 from evenkeel.host.inotify import DELETED, IGNORED, OVERFLOW, Inotify
-from evenkeel.host.psi import Resource, cgroup_file, parse_pressure, read_if_there
-from evenkeel.policy.memory_stall import UNLIMITED, StallSample
 
 USAGE_FILE = "memory.usage_in_bytes"
 OOM_FILE = "memory.oom_control"
@@ -113,7 +111,11 @@ class UsageThreshold(_Notification):
 class OomNotification(_Notification):
     def __init__(self, path: str, directory: str) -> None:
         super().__init__(path, directory, OOM_FILE)
-        self._kills = parse_counters(self._text()).get("oom_kill", 0)
+        try:
+            self._kills = parse_counters(self._text()).get("oom_kill", 0)
+        except BaseException:  # the cgroup was removed meanwhile
+            self.close()
+            raise
         self._waits = iter(())  # type: Iterator[float]
 
     def ready(self) -> Iterator[Event]:
@@ -256,21 +258,3 @@ class MemoryEventsWatch:
         if not self._by_parent.get(parent_watch):
             self._by_parent.pop(parent_watch, None)
             self._inotify.unwatch(parent_watch)
-
-
-def read_stall_sample(directory: str, now: float) -> StallSample | None:
-    """Usage, memory.high and stall time of a cgroup that is throttled at its memory.high; None if it is gone. The stall
-    time is 0 without pressure files."""
-    high = _text(f"{directory}/memory.high")
-    try:
-        usage = int(_text(f"{directory}/memory.current"))
-        high_bytes = UNLIMITED if high == "max" else int(high)
-    except ValueError:
-        return None
-    events = parse_counters(_text(f"{directory}/memory.events"))
-    full = parse_pressure(_text(cgroup_file(directory, Resource.MEMORY))).full.total_us
-    return StallSample(now, usage, high_bytes, full, events.get("high", 0))
-
-
-def _text(path: str) -> str:
-    return read_if_there(path).decode("ascii", "replace").strip()

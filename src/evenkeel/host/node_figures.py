@@ -7,13 +7,13 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.cgroup.driver import Statistics
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.capacity import meminfo_bytes, parse_meminfo
 from evenkeel.host.files import read_text
 from evenkeel.host.psi import PressureFigures, Resource, node_file, parse_pressure
+from evenkeel.named_tuples import NamedTuple
 
 # Fields of the first line of /proc/stat: user, nice, system, irq, softirq and steal.
 _BUSY = (1, 2, 3, 6, 7, 8)
@@ -75,10 +75,7 @@ class Interface(NamedTuple):
 
 class MachineFigures(NamedTuple):
     memory_total_bytes: int
-    memory_available_bytes: int
-    memory_working_set_bytes: (
-        int  # neither free nor file cache that has not been used lately, as kubelet counts
-    )
+    memory_working_set_bytes: int  # neither free nor inactive file cache, as kubelet counts
     memory_usage_bytes: int
     memory_rss_bytes: int
     swap_total_bytes: int
@@ -101,7 +98,6 @@ def machine_figures(proc: str = "/proc", meminfo: Mapping[str, int] | None = Non
     inactive = meminfo_bytes(meminfo, "Inactive(file)")
     return MachineFigures(
         memory_total_bytes=total,
-        memory_available_bytes=meminfo_bytes(meminfo, "MemAvailable"),
         memory_working_set_bytes=max(total - free - inactive, 0),
         memory_usage_bytes=total - free,
         memory_rss_bytes=meminfo.get("AnonPages", 0),

@@ -12,6 +12,7 @@ import threading
 import evenkeel
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 from evenkeel.errors import reason
+from evenkeel.host.allocator import give_back_memory
 
 _LOWEST_SCORE = -999
 _BEFORE_OTHERS = 2  # a real-time priority, above all ordinary threads
@@ -22,10 +23,7 @@ def lock_memory(what: str) -> str:
     """Locks all present and future pages of this process, so that it never waits for its own memory under pressure.
     `what` is the memory of this process in words. Returns a sentence if that is not allowed, else ""."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(
-        libc, "malloc_trim"
-    ):  # of glibc: gives back what the imports have left, since it would be locked too
-        libc.malloc_trim(0)
+    give_back_memory()  # what the imports have left would be locked too
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
         return ""
     why = os.strerror(ctypes.get_errno()).lower()
@@ -85,20 +83,34 @@ def _set_first(thread: int, priority: int) -> str:
     return ""
 
 
+def has_realtime_budgets() -> bool:
+    """Whether this kernel allows no real-time thread in a v1 cpu cgroup without a real-time budget. A new cgroup has
+    none."""
+    cpu = _cpu_hierarchy()
+    return cpu is not None and os.path.exists(f"{cpu}/cpu.rt_runtime_us")
+
+
 def _leave_cpu_cgroup(thread: int) -> bool:
-    """Moves a thread to the root cgroup of the v1 cpu hierarchy. Some kernels allow no real-time thread in a v1 cpu
-    cgroup without a real-time budget. A new cgroup has none, but the root cgroup has one. A single thread can be moved
-    there."""
+    """Moves a thread to the root cgroup of the v1 cpu hierarchy, which has a real-time budget. A single thread can be
+    moved there."""
+    cpu = _cpu_hierarchy()
+    if cpu is None:
+        return False
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            cpu = parse_mountinfo(file.read()).v1.get("cpu")
-        if cpu is None:
-            return False
         with open(f"{cpu}/tasks", "w", encoding="ascii") as file:
             file.write(str(thread))
     except OSError:
         return False
     return True
+
+
+def _cpu_hierarchy() -> str | None:
+    """Where the cpu controller of cgroup v1 is mounted. None if it is not."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            return parse_mountinfo(file.read()).v1.get("cpu")
+    except OSError:
+        return None
 
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {} import entry; entry()"

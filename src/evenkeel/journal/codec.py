@@ -5,7 +5,6 @@ is read back would then seem changed. This module omits only values that equal t
 """
 
 import json
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,10 +16,6 @@ from evenkeel.quantity import Quantity
 T = TypeVar("T")
 
 plain_text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-
-
-_SEAL = "#"  # no JSON text ends with it
-_DIGITS = frozenset("0123456789abcdef")
 
 
 class Unreadable(Exception):
@@ -50,53 +45,6 @@ def plain_of(text: object) -> Any:  # noqa: ANN401
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"it is not JSON: {error}") from None
-
-
-def sealed(text: str) -> str:
-    """`text` with a checksum, so that a flipped bit is noticed."""
-    return f"{text}{_SEAL}{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
-
-
-def opened(text: object) -> object:
-    """The text without its checksum. Raises Unreadable if the checksum is wrong. Rows of older journals have none."""
-    # A row without a checksum is JSON: after a `#` in one of its strings come more than hexadecimal digits.
-    if not isinstance(text, str) or text[-9:-8] != _SEAL or not _DIGITS.issuperset(text[-8:]):
-        return text
-    content = text[:-9]
-    if f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}" != text[-8:]:
-        raise Unreadable("its checksum does not fit: something on the disk has changed it")
-    return content
-
-
-def packed(plain: object) -> bytes:
-    return zlib.compress(plain_text(plain).encode(), 3)
-
-
-def unpacked(content: object) -> Any:  # noqa: ANN401
-    if not isinstance(content, bytes):
-        raise Unreadable("it is not compressed")
-    try:
-        return plain_of(zlib.decompress(content).decode())
-    except (zlib.error, ValueError) as error:
-        raise Unreadable(f"it cannot be decompressed: {error}") from None
-
-
-def storable(text: str) -> str | bytes:
-    """`text` for a column. SQLite text cannot contain half a surrogate pair, as in a file name that is not UTF-8. Such
-    text is stored as bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
-
-
-def stored(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogatepass")
-    if isinstance(value, str):
-        return value
-    raise Unreadable(f"{value!r} is not text")
 
 
 _NONE = object()  # stands for "no default": equals no value

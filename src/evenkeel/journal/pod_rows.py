@@ -1,13 +1,14 @@
 """The pods in the journal: written when they change, read at the start, and set aside if they cannot be read."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
-from evenkeel.journal.codec import Unreadable, from_text, opened, sealed, storable, stored, to_text
+from evenkeel.journal.codec import Unreadable, from_text, to_text
+from evenkeel.journal.columns import opened, sealed, storable, stored
 from evenkeel.journal.faults import JournalError
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.transactions import Transactions
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_state import PodState
 
 

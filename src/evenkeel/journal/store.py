@@ -6,23 +6,12 @@ It uses SQLite with a write-ahead log. So committed data survives a kill of the 
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from evenkeel.api.workloads import KINDS, kind_of
 from evenkeel.journal import faults, schema
-from evenkeel.journal.codec import (
-    Unreadable,
-    from_text,
-    opened,
-    packed,
-    plain_of,
-    plain_text,
-    sealed,
-    storable,
-    stored,
-    to_text,
-    unpacked,
-)
+from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
+from evenkeel.journal.columns import opened, packed, sealed, storable, stored, unpacked
 from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
 from evenkeel.journal.pod_rows import PodRows
 from evenkeel.journal.records import (
@@ -34,6 +23,7 @@ from evenkeel.journal.records import (
     WorkloadRecord,
 )
 from evenkeel.journal.transactions import Transactions
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.workloads.decision import Progress
 
 __all__ = ["Decision", "Journal", "JournalError"]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.checks import Check, State
@@ -20,6 +19,7 @@ from evenkeel.kube.connection import Connection, Head
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.node_object import KUBELET_VERSION
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_status import timestamp
 
 _SECONDS = 10.0
@@ -75,11 +75,11 @@ async def _ask(credentials: Credentials, node_name: str) -> Asked:
     try:
         before = time.time()
         head, body = await get("/version")
-        middle = (before + time.time()) / 2
+        skew = clock_skew(head.headers.get("date", ""), before, time.time())
         status = (await get(path_of("api", "v1", "nodes", node_name)))[0].status if node_name else 0
     finally:
         await connection.close()
-    return Asked("", _skew(head, middle), _version(body) if head.status == _OK else "", status or head.status)
+    return Asked("", skew, _version(body) if head.status == _OK else "", status or head.status)
 
 
 def cluster_checks(facts: ClusterFacts) -> Iterator[Check]:
@@ -156,11 +156,14 @@ def _certificate(certificate: Certificate, now: float) -> Check:
     return Check(name, State.OK, seen)
 
 
-def _skew(head: Head, now: float) -> float | None:
+def clock_skew(date: str, asked_at: float, answered_at: float) -> float | None:
+    """How far this machine's clock is ahead of the server's, at least. `date` is the server's, in whole seconds, of
+    some moment between the question and the answer: a slow machine or network is no skew. None if it is no date."""
     with suppress(ValueError, TypeError):
-        return (
-            now - parsedate_to_datetime(head.headers.get("date", "")).timestamp() - 0.5
-        )  # it has whole seconds
+        since = parsedate_to_datetime(date).timestamp()
+        if asked_at > since + 1:
+            return asked_at - since - 1
+        return min(answered_at - since, 0.0)
     return None
 
 

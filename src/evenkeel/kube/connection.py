@@ -7,13 +7,13 @@ answer by a timeout, a silent peer by TCP keepalive.
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
 
 import h11
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.kube.credentials import Identity
 from evenkeel.kube.kubeconfig import Kubeconfig
+from evenkeel.named_tuples import NamedTuple
 
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
@@ -46,9 +46,8 @@ class Connection:
         self, identity: Identity, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.identity = identity
-        self.has_answered = (
-            False  # a request on it has got an answer, so that the next one may find it closed
-        )
+        # A request on it has got an answer, so that the next one may find it closed.
+        self.has_answered = False
         self._host = host
         self._reader = reader
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Who the node is, for each connection to the API server: a client certificate, a token, or what a plugin prints.
+"""The node's credentials for connections to the API server: a client certificate, a token, or the output of a plugin.
 
 Files are read again when they have changed: certificates and bound tokens are rotated. A plugin runs again when its
 credentials expire, or when the API server has refused them.
@@ -11,11 +11,11 @@ import ssl
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import file_stamps, read_text
 from evenkeel.kube.kubeconfig import ExecPlugin, Kubeconfig, read_pair, tls_context
+from evenkeel.named_tuples import NamedTuple
 
 _TOKEN_SECONDS = 60.0  # a token file is read again after that time
 _PLUGIN_SECONDS = 60.0

@@ -12,7 +12,7 @@ import hmac
 import json
 import re
 import ssl
-from typing import NamedTuple, Self
+from typing import Self
 
 from evenkeel.api import yaml_text
 from evenkeel.errors import EvenkeelError, Problem
@@ -21,6 +21,7 @@ from evenkeel.kube.client import Client, Json, path_of
 from evenkeel.kube.connection import Connection
 from evenkeel.kube.credentials import Credentials, Identity
 from evenkeel.kube.kubeconfig import Kubeconfig
+from evenkeel.named_tuples import NamedTuple
 
 _CLUSTER_INFO = path_of("api", "v1", "namespaces", "kube-public", "configmaps", "cluster-info")
 _SECONDS = 30.0
@@ -74,7 +75,7 @@ async def discovered_authority(server: Kubeconfig, token: BootstrapToken, hash_:
                 f"the certificate authority of {server.server} has the hash {seen}, not {hash_}: this is another"
                 " cluster, or somebody is between"
             )
-    # Whoever is between could have passed on what it got: now the server itself must show it.
+    # A machine in the middle could have passed on what it got. Now the server itself must show it.
     client = Client(Credentials(server._replace(ca_pem=ca_pem)))
     try:
         second = await client.get(_CLUSTER_INFO)
@@ -108,7 +109,7 @@ def verified(config_map: Json, token: BootstrapToken) -> str:
 
 
 async def _cluster_info(server: Kubeconfig) -> Json:
-    """What anybody who answers at that address says. Nothing is sent but the request."""
+    """The unverified answer of the server at that address. Nothing is sent but the request."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False

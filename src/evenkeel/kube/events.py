@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from evenkeel.agent.cluster_pods import ClusterPods
+from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.kube.client import NOT_FOUND, ApiError, Client, Json, path_of
@@ -84,7 +85,7 @@ class EventPublisher:
         metadata = record.pod.metadata
         about = _reference("Pod", metadata.name, metadata.uid, metadata.namespace)
         if event.container:
-            about["fieldPath"] = f"spec.containers{{{event.container}}}"
+            about["fieldPath"] = f"spec.{_list_of(record.pod, event.container)}{{{event.container}}}"
         return about
 
     def _may_send(self) -> bool:
@@ -144,6 +145,14 @@ class EventPublisher:
 
 def _message(event: Event) -> str:
     return event.message[:_MOST_LETTERS]
+
+
+def _list_of(pod: Pod, container: str) -> str:
+    """The field of the pod's specification that has the container."""
+    if pod.spec.ephemeral(container) is not None:
+        return "ephemeralContainers"
+    is_init = any(one.name == container for one in pod.spec.init_containers)
+    return "initContainers" if is_init else "containers"
 
 
 def _reference(kind: str, name: str, uid: str, namespace: str) -> Json:

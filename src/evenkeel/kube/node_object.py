@@ -3,7 +3,6 @@
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel import __version__
 from evenkeel.api.encode import encode
@@ -12,13 +11,20 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import boot_id
 from evenkeel.kube.client import Json
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.runtime.interface import Image, Readiness
 
 # The node's contract is that of a kubelet of this version. Others parse it as a semantic version.
 KUBELET_VERSION = f"v1.36.0+evenkeel.{__version__}"
 _MOST_IMAGES, _MOST_NAMES = 50, 5
-_NOT_SAID = ("features", "runtimeHandlers", "declaredFeatures")
+# The scheduler and the API server ask a node of 1.36 for these before they let a pod use them.
+_DECLARED = (
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+)
+_NOT_SAID = ("features", "runtimeHandlers")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 # Type of a condition, with kubelet's reasons for True and False.
 _REASONS = {
@@ -103,6 +109,7 @@ def node_status(
         "nodeInfo": info,
         "images": _images(images),
         "conditions": _conditions(node, not_ready),
+        "declaredFeatures": [*_DECLARED],
     }
     if not identity.has_container_runtime:
         # Strict is honoured; a container runtime may add the groups of the image.
@@ -141,7 +148,7 @@ def status_patch(status: Json, before: Json) -> Json:
         gone = dict.fromkeys(old.keys() - status[field].keys())
         if changed := {name: value for name, value in status[field].items() if old.get(name) != value} | gone:
             patch[field] = changed
-    for field in ("nodeInfo", "images", "daemonEndpoints", "features"):
+    for field in ("nodeInfo", "images", "daemonEndpoints", "features", "declaredFeatures"):
         if field in status and before.get(field) != status[field]:
             patch[field] = status[field]
     # What a kubelet that was here before has said of itself, and is not true of us.

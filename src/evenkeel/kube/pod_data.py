@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.pod_store import PodChange
@@ -34,6 +34,7 @@ from evenkeel.api.volume_types import ServiceAccountTokenProjection
 from evenkeel.errors import EvenkeelError
 from evenkeel.kube.client import NOT_FOUND, ApiError, Backoff, Client, Json, metadata_of, path_of
 from evenkeel.kube.watch import DELETED, Watch
+from evenkeel.named_tuples import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class PodData:
             except (EvenkeelError, KeyError, ValueError) as error:
                 if str(error) != failure:
                     failure = str(error)
-                    log.warning("cluster: the token of pod %s cannot be had: %s", pod.key, error)
+                    log.warning("cluster: the token of pod %s cannot be fetched: %s", pod.key, error)
                 await backoff.wait()
                 continue
             metadata = ObjectMeta(name=key.name, namespace=key.namespace)

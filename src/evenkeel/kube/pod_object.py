@@ -5,7 +5,6 @@ this node does not honour everything.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container, EnvVar
@@ -16,7 +15,9 @@ from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.problems import Problems, unusable
 from evenkeel.api.validation import validate_pod
 from evenkeel.kube.client import Json, path_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import NOT_HONOURED
+from evenkeel.policy.pod_resources import RESIZE_IN_PROGRESS, RESIZE_PENDING
 
 FAILED, SUCCEEDED, PENDING = "Failed", "Succeeded", "Pending"
 TERMINAL = (FAILED, SUCCEEDED)
@@ -26,10 +27,11 @@ _REJECTED = "Pod was rejected: "
 LINUX = "linux"
 # What the status of a container has here, and Kubernetes does not know.
 _OURS = ("memoryQosClass", "cpuQosClass")
+_CONTAINERS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 # Fields that the node owns, beside the conditions. They are replaced as a whole.
 _OWNED = (
     "phase", "reason", "message", "hostIP", "hostIPs", "podIP", "startTime", "initContainerStatuses",
-    "containerStatuses", "observedGeneration",
+    "containerStatuses", "ephemeralContainerStatuses", "observedGeneration", "resources", "allocatedResources",
 )  # fmt: skip
 
 
@@ -63,6 +65,9 @@ def read_pod(value: Json, profile: Profile, service_env: Sequence[EnvVar]) -> Po
         spec = pod.spec._replace(
             containers=with_services(pod.spec.containers),
             init_containers=with_services(pod.spec.init_containers),
+            ephemeral_containers=tuple(
+                one._replace(env=(*service_env, *one.env)) for one in pod.spec.ephemeral_containers
+            ),
         )
         pod = pod._replace(spec=spec)
     return pod._replace(status=PodStatus())
@@ -100,6 +105,14 @@ def phase_of(value: Json) -> str:
     return str((value.get("status") or {}).get("phase") or "")
 
 
+def transitions_of(value: Json) -> dict[str, tuple[str, str]]:
+    """By the type of each condition: its status, and since when it has it."""
+    return {
+        str(one.get("type")): (str(one.get("status")), str(one.get("lastTransitionTime") or ""))
+        for one in (value.get("status") or {}).get("conditions") or ()
+    }
+
+
 def is_mirror(value: Json) -> bool:
     return MIRROR in (value["metadata"].get("annotations") or {})
 
@@ -113,20 +126,24 @@ def wanted_status(pod: Pod, value: Json, node_address: str, agent_address: str) 
     # Never less than was said before: after a restart the agent may know an older generation for a moment.
     before = (value.get("status") or {}).get("observedGeneration")
     generation = max(pod.metadata.generation or 0, before if isinstance(before, int) else 0)
+    if pod.metadata.deletion_timestamp and isinstance(value["metadata"].get("generation"), int):
+        # A deletion raises the generation, and a pod that ends takes no other change: it has seen all of them.
+        generation = max(generation, value["metadata"]["generation"])
     if status.get("hostIP"):
         status["hostIP"], status["hostIPs"] = node_address, [{"ip": node_address}]
     if status.get("podIP") == agent_address:
         status["podIP"], status["podIPs"] = node_address, [{"ip": node_address}]
     message_bytes = _TERMINATION_MESSAGES_BYTES // sum(1 for _ in pod.spec.every_container)
-    for field in ("initContainerStatuses", "containerStatuses"):
+    for field in _CONTAINERS:
         for one in status.get(field) or ():
             for ours in _OURS:
                 one.pop(ours, None)
             _cut_messages(one, message_bytes)
             if "running" in one["state"]:
                 one.setdefault("resources", {})  # without it the API server refuses to resize the pod
-    if "containerStatuses" in status:
-        status["containerStatuses"].sort(key=lambda one: one["name"])
+    for field in ("containerStatuses", "ephemeralContainerStatuses"):
+        if field in status:
+            status[field].sort(key=lambda one: one["name"])
     if status.get("phase") == FAILED and "startTime" not in status and status.get("reason"):
         status["message"] = _REJECTED + status.get("message", "")
     _apply_gates(status, value)
@@ -184,7 +201,7 @@ def ended_status(before: Json) -> Json:
     status: Json = {name: before[name] for name in _OWNED if name in before}
     if before.get("phase") not in TERMINAL:
         status["phase"] = FAILED
-    for field in ("initContainerStatuses", "containerStatuses"):
+    for field in _CONTAINERS:
         if field in before:
             status[field] = [_ended_container(one) for one in before[field]]
     status["conditions"] = [
@@ -231,7 +248,7 @@ def status_patch(uid: str, wanted: Json, before: Json) -> Json | None:
     return {"metadata": {"uid": uid}, "status": changed} if changed else None
 
 
-_TEMPORARY = ("PodResizePending", "PodResizeInProgress")  # conditions of ours that are taken away again
+_TEMPORARY = (RESIZE_PENDING, RESIZE_IN_PROGRESS)  # conditions of ours that are taken away again
 
 
 def _plain(value: object) -> object:

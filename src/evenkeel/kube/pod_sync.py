@@ -1,8 +1,8 @@
 """Pods between the API server and the agent: what is to run, and what has become of it.
 
-The API server is asked what should run, and the agent is the truth about what does. Of each pod only the newest status
-is delivered. Without the API server, statuses wait and pods go on. A pod that was deleted leaves the API server when
-nothing of it is left on this machine.
+The API server says what should run, and the agent says what runs. Of each pod only the newest status is delivered.
+Without the API server, statuses wait and pods go on. A pod that was deleted leaves the API server when nothing of it is
+left on this machine.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from evenkeel.kube.pod_object import (
     pod_path,
     read_pod,
     status_patch,
+    transitions_of,
     uid_of,
     wanted_status,
 )
@@ -81,6 +82,8 @@ class PodSync:
         self._on_refusal = on_refusal
         self._objects: dict[str, Json] = {}  # by UID: the pods as the API server has them
         self._refused: dict[str, NotHonoured] = {}  # by UID: why this node cannot run the pod
+        # UIDs of pods that the agent has, and of those that have left and whose last status was not heard yet.
+        self._here: set[str] = set()
         self._last: dict[str, Pod] = {}  # by UID: the last status of a pod that has left the agent
         self._starting: dict[str, Pod] = {}  # by UID: pods that wait for their data, at their newest
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,6 +95,7 @@ class PodSync:
         found = {uid_of(one): one for one in objects}
         for uid in self._objects.keys() - found.keys():
             self._forget(uid)
+            self._pods.end(uid, _GONE_GRACE_SECONDS)  # it may wait for the end of another pod of its name
         for record in self._pods:
             if record.uid not in found:
                 self._pods.end(record.uid, _GONE_GRACE_SECONDS)
@@ -114,13 +118,15 @@ class PodSync:
     def _take(self, one: Json) -> None:
         uid = uid_of(one)
         before = self._objects.get(uid)
-        self._objects[uid] = one
+        if before is None:
+            self._pods.keep_times(uid, transitions_of(one))
         if is_deleted(one):
             self._pods.end(uid, grace_of(one))
         elif (before is None or _is_other(before, one)) and (
             self._pods.get(uid) is not None or phase_of(one) not in TERMINAL
         ):
             self._run(uid, one)
+        self._objects[uid] = one  # only now: if the agent cannot take it, it comes again and is new again
         self._queue.want(uid)
 
     def _run(self, uid: str, one: Json) -> None:
@@ -143,7 +149,7 @@ class PodSync:
             else:
                 self._starting[uid] = pod
                 self._spawn(self._start(uid, pod))
-        elif self._refused.get(uid) != pod and self._pods.get(uid) is None:
+        elif self._refused.get(uid) != pod:
             self._refused[uid] = pod
             self._on_refusal(one, pod)
 
@@ -165,8 +171,11 @@ class PodSync:
     def _forget(self, uid: str) -> None:
         self._objects.pop(uid, None)
         self._refused.pop(uid, None)
+        self._here.discard(uid)
         self._last.pop(uid, None)
         self._queue.forget(uid)
+        if self._pods.get(uid) is None and uid not in self._starting:
+            self._data.forget(uid)  # it has waited for the end of another pod, and the agent never had it
 
     # To the API server
 
@@ -174,12 +183,14 @@ class PodSync:
         """Hears of every change of a pod here, until it is cancelled."""
         while True:
             # A reader that was too slow is dropped, and a pod may have left meanwhile.
+            self._here.clear()
             for uid in self._objects:
                 self._queue.want(uid)
             async for change in self._changes.watch():
                 uid = change.pod.metadata.uid
                 if uid in self._objects:
                     if change.type == LEFT:
+                        self._here.discard(uid)
                         self._last[uid] = change.pod
                     self._queue.want(uid)
 
@@ -203,7 +214,10 @@ class PodSync:
             return
         try:
             if self._pods.get(uid) is not None:
+                self._here.add(uid)
                 await self._send_status(uid, one)
+            elif uid in self._here:
+                return  # it has just left: its last status follows
             elif is_deleted(one):
                 await self._remove(uid, one)
             elif uid in self._refused and phase_of(one) not in TERMINAL:

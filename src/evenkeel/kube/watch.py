@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from evenkeel.errors import EvenkeelError
@@ -128,7 +129,8 @@ class Watch:
             self._version = str(metadata.get("resourceVersion") or self._version)
             self._noted_well()
             if type_ in (ADDED, MODIFIED, DELETED):
-                self._handler.changed(str(type_), one)
+                with self._listed_again():
+                    self._handler.changed(str(type_), one)
             return None
         uid = str(metadata.get("uid"))
         if type_ in (ADDED, MODIFIED):
@@ -171,9 +173,19 @@ class Watch:
             raise EvenkeelError(f"of {self._what}, the API server sent one whose spec or status is no object")
 
     def _complete(self, objects: list[Json]) -> None:
-        self._handler.listed(objects)
+        with self._listed_again():
+            self._handler.listed(objects)
         self._noted_well()
         self.has_listed.set()
+
+    @contextmanager
+    def _listed_again(self) -> Iterator[None]:
+        """What a handler could not take is listed again: no watch from a later version would say it."""
+        try:
+            yield
+        except EvenkeelError:
+            self._version = ""
+            raise
 
     def _note(self, failure: EvenkeelError) -> None:
         """Logs each failure once."""

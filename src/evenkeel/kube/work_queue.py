@@ -1,4 +1,4 @@
-"""What must be delivered to the API server, by keys: of each the newest state, and not each state.
+"""A queue of keys whose state must be delivered to the API server. Only the newest state of a key is delivered.
 
 One worker at a time has a key, and has it again if it was wanted meanwhile. What failed is tried again, after a wait
 that doubles.

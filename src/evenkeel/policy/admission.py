@@ -2,16 +2,17 @@
 the node must not be under a pressure that refuses the pod."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod, Totals, add_to
 from evenkeel.api.resources import PODS, ResourceList
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import resource_text
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.quantity import ZERO, Quantity
 
 NOT_HONOURED = "NotHonoured"  # the reason of a pod whose fields this node cannot honour
+_OUT_OF = "OutOf"  # begins the reason of a pod that lacks room
 _ONE_POD: ResourceList = {PODS: Quantity.of(1)}
 
 
@@ -88,6 +89,28 @@ def refusal_of_ports(pod: Pod, ports: HostPorts) -> Refusal | None:
     return None
 
 
+# The pod that opens each port of the host's network, by protocol and port: a port that it names, and no hostPort.
+SharedPorts = dict[tuple[str, int], str]
+
+
+def shared_port(pod: Pod, ports: SharedPorts) -> str:
+    """What to say of a pod in the host's network that names a port of another pod there; empty if there is none. It is
+    taken all the same: a port that is named need not be opened. Its own ports are added to `ports`."""
+    words = ""
+    beside = (one for one in pod.spec.init_containers if one.is_sidecar)  # other init containers end soon
+    for container in (*pod.spec.containers, *beside):
+        for port in container.ports:
+            protocol, number = port.protocol or "TCP", port.container_port
+            other = ports.setdefault((protocol, number), pod.key)
+            if other != pod.key and not words:
+                words = (
+                    f"port {number} ({protocol}) of container {container.name} is also a port of pod {other}, and both "
+                    "use the host's network, where only one of them can open it; write hostNetwork: false, and each "
+                    "pod has a network of its own"
+                )
+    return words
+
+
 def refusal_of(
     asked: ResourceList, used: Mapping[str, Quantity], allocatable: ResourceList
 ) -> Refusal | None:
@@ -95,8 +118,13 @@ def refusal_of(
     for name in (PODS, *sorted(asked.keys() - {PODS})):
         amount, has, taken = asked.get(name, ZERO), allocatable.get(name, ZERO), used.get(name, ZERO)
         if amount and taken + amount > has:
-            return Refusal(f"OutOf{name}", _figures(name, amount, taken, has))
+            return Refusal(f"{_OUT_OF}{name}", _figures(name, amount, taken, has))
     return None
+
+
+def is_shortage(refusal: Refusal) -> bool:
+    """Whether the pod was refused for want of room, which other pods could give it (`policy.preemption`)."""
+    return refusal.reason.startswith(_OUT_OF)
 
 
 def _figures(name: str, amount: Quantity, taken: Quantity, has: Quantity) -> str:

@@ -56,10 +56,6 @@ def weight_linear(cpu_shares: int) -> int:
     return MIN_WEIGHT + (cpu_shares - MIN_SHARES) * (MAX_WEIGHT - MIN_WEIGHT) // (MAX_SHARES - MIN_SHARES)
 
 
-def shares_from_weight_linear(weight: int) -> int:
-    return MIN_SHARES + (weight - MIN_WEIGHT) * (MAX_SHARES - MIN_SHARES) // (MAX_WEIGHT - MIN_WEIGHT)
-
-
 def quota_us(millicpu: int, period_us: int = DEFAULT_PERIOD_US) -> int:
     """Microseconds of cpu in each period under a limit; 0 if there is no limit."""
     return max(millicpu * period_us // 1000, MIN_QUOTA_US) if millicpu else 0

@@ -1,4 +1,4 @@
-"""What the documents write to the cgroups of the node, of pods and of containers (profile `documents`)."""
+"""The cgroups of the node, of pods and of containers as the documents set them (profile `documents`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -198,7 +198,7 @@ def _pod_burst(node: NodeView, facts: PodFacts, quota: Quota) -> Amount:
         return _NO_BURST
     spec = facts.pod.spec
     own = spec.resources.limits.get(CPU, ZERO) if spec.resources is not None else ZERO
-    limits = [own, *(container.resources.limits.get(CPU, ZERO) for container in spec.every_container)]
+    limits = [own, *(container.resources.limits.get(CPU, ZERO) for container in spec.sized_containers)]
     return _burst(node, quota.quota_us, [limit.milli for limit in limits])
 
 
@@ -218,7 +218,7 @@ def _pod_limit(facts: PodFacts, resource: str) -> Amount:
         value, text = _measured(of_pod, resource)
         return Amount(value, "D1", f"the pod's own limit {text}, shared by its containers")
     waiting = "; the pod's own limit is set when its init containers are done (D3)" if of_pod else ""
-    if all(container.resources.limits.get(resource) for container in pod.spec.every_container):
+    if all(container.resources.limits.get(resource) for container in pod.spec.sized_containers):
         total = pod_limits(pod, with_pod_level=False, with_overhead=False)[resource]
         value, text = _measured(total, resource)
         return Amount(value, "D2", f"limits of its containers {text}{waiting}")

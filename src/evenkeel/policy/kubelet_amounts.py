@@ -9,12 +9,12 @@ with kubelet's.
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, ResourceList, hugepage_bytes, is_hugepages
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy import amounts
 from evenkeel.policy.amounts import PAGE_BYTES
 from evenkeel.policy.node_view import KubeletSettings
@@ -86,7 +86,7 @@ def is_limited_whole(pod: Pod, resource: str) -> bool:
     """Whether the pod as a whole has a limit: the pod itself, or every container including init containers."""
     if pod.spec.resources is not None and pod.spec.resources.limits.get(resource):
         return True
-    return all(container.resources.limits.get(resource) for container in pod.spec.every_container)
+    return all(container.resources.limits.get(resource) for container in pod.spec.sized_containers)
 
 
 def qos_configs(

@@ -1,4 +1,4 @@
-"""What today's kubelet writes to the cgroups of the node, of pods and of containers (profile `kubernetes`).
+"""The cgroups of the node, of pods and of containers as today's kubelet sets them (profile `kubernetes`).
 
 Every amount comes from `kubelet_amounts`. Here it gets its reason, and its place in the tree of cgroups.
 """
@@ -83,12 +83,11 @@ def branch_provision(node: NodeView, qos: QoSClass, pods: Sequence[PodFacts], mi
 def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision:
     limits = node.pods_limits
     assert limits.millicpu is not None
+    assert limits.cpu_shares is not None
     config = _qos_configs(node, pods)[QoSClass.GUARANTEED]
     # If `pods` is not enforced these are the size of the machine. Kubelet writes that, too.
     provision = Provision(
-        cpu_shares=Amount(
-            amounts.shares(limits.millicpu), _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"
-        ),
+        cpu_shares=Amount(limits.cpu_shares, _RULE, f"allocatable cpu {cores_text(limits.millicpu)}"),
         memory_max=_limit(limits.memory_bytes, "capacity less what is reserved"),
         pids_max=_limit(limits.pids, "pids less what is reserved"),
         cpus=_all_cpus(node),
@@ -114,9 +113,7 @@ def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provi
     reason = f"{what} is enforced"
     protected = limits.memory_bytes if node.memory_qos else None
     return Provision(
-        cpu_shares=Amount(amounts.shares(limits.millicpu), _RULE, reason)
-        if limits.millicpu is not None
-        else None,
+        cpu_shares=Amount(limits.cpu_shares, _RULE, reason) if limits.cpu_shares is not None else None,
         cpus=_all_cpus(node),
         memory_min=None if protected is None else Amount(protected, _RULE, f"{reason}, and MemoryQoS is on"),
         memory_max=Amount(limits.memory_bytes, _RULE, reason) if limits.memory_bytes is not None else None,

@@ -3,10 +3,9 @@
 Ordinary pods end first. Critical pods have the last part of the time for themselves: others may need them until then.
 """
 
-from typing import NamedTuple
-
 from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.restarts import grace_seconds
 from evenkeel.policy.qos import is_critical
 
@@ -20,7 +19,7 @@ class ShutdownPhase(NamedTuple):
     seconds: float | None = None
 
     def grace(self, pod: Pod) -> float | None:
-        """What the pod has to end; None if it is not in this part. No pod has more than its own grace period."""
+        """The grace period of the pod; None if it is not in this part. No pod has more than its own grace period."""
         if not (self.takes_critical if is_critical(pod, self.profile) else self.takes_ordinary):
             return None
         own = grace_seconds(pod)

@@ -9,7 +9,6 @@ from evenkeel.policy.qos import QoSClass, container_class, is_node_critical, pod
 from evenkeel.quantity import ZERO
 
 BEST_EFFORT_SCORE = 1000
-DAEMON_SCORE = -999  # the agent, the container runtime and other daemons of the node
 INFRASTRUCTURE_SCORE = -999
 
 _GUARANTEED_SCORE = {Profile.DOCUMENTS: -999, Profile.KUBERNETES: -997}

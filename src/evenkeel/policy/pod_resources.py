@@ -11,7 +11,8 @@ from evenkeel.api.pod import ContainerStatus, Pod, Totals, add_to, aggregate, ra
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, is_pod_level
 from evenkeel.quantity import ZERO, Quantity
 
-RESIZE_PENDING = "PodResizePending"  # a condition
+RESIZE_PENDING, RESIZE_IN_PROGRESS = "PodResizePending", "PodResizeInProgress"  # conditions
+RESIZE_ERROR = "Error"  # the reason of the second, if the kernel cannot do it now
 
 
 def pod_requests(

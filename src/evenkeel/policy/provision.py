@@ -7,10 +7,10 @@ that a limit that was removed is removed in the kernel, too (B13, C4).
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod, Totals
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.qos import QoSClass, pod_class
 
@@ -64,7 +64,8 @@ class PlannedPod(NamedTuple):
     `init_container` is the index of the init container that runs now; None once all have finished (D3).
     `exclusive_cpus` are the exclusive cores of each container, `shared_cpus` the cores of all others; an empty tuple
     means all cores (A23). `placed` names the cgroups that a container runtime has made, by container ("" is the pod's
-    own cgroup); None if Evenkeel makes them itself.
+    own cgroup); None if Evenkeel makes them itself. `ended` are the ephemeral containers that have ended: none of them
+    starts again.
     """
 
     pod: Pod
@@ -72,6 +73,7 @@ class PlannedPod(NamedTuple):
     exclusive_cpus: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     shared_cpus: tuple[int, ...] = ()
     placed: tuple[tuple[str, str], ...] | None = None
+    ended: tuple[str, ...] = ()
 
     @property
     def is_starting(self) -> bool:

@@ -28,7 +28,7 @@ def pod_class(pod: Pod, profile: Profile) -> QoSClass:
     if profile == Profile.KUBERNETES and at_pod_level is not None and at_pod_level.sets_pod_level:
         # Pod-level resources decide alone, whatever the containers have.
         return _class_of((at_pod_level,))
-    return _class_of(container.resources for container in pod.spec.every_container)
+    return _class_of(container.resources for container in pod.spec.sized_containers)
 
 
 def container_class(container: Container, resource: str) -> QoSClass:

@@ -6,11 +6,12 @@ The waiting time doubles with each eviction.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 from evenkeel.journal.records import NORMAL, PodRecord
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import EVICTED
+from evenkeel.policy.preemption import PREEMPTED
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.protocol import Events, Evictions, PodRecords, Steps
 
@@ -75,7 +76,8 @@ class EvictionBackoff:
             self._changed.clear()
             wait = self._turn()
             try:
-                await asyncio.wait_for(self._changed.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
             except TimeoutError:
                 pass
 
@@ -94,7 +96,8 @@ class EvictionBackoff:
             elif self._conditions.current:
                 continue  # `changed` is set when the pressure ends
             elif self._evictions.start_anew(record.pod.metadata.uid):
-                message = f"the pressure is over: the pod starts anew after {_times(back_off)}"
+                what = "its back-off" if _is_preempted(record) else "the pressure"
+                message = f"{what} is over: the pod starts anew after {_times(back_off)}"
                 self._events.record(NORMAL, "Returning", message, record.pod)
             else:
                 soonest = _AGAIN_SECONDS if soonest is None else min(soonest, _AGAIN_SECONDS)
@@ -108,8 +111,9 @@ class EvictionBackoff:
         if before.evicted_at == verdict.at:
             return before
         back_off = self._of[uid] = after_eviction(before, verdict.at)
+        when = "there is room for it" if _is_preempted(record) else "the pressure is over"
         message = (
-            f"after {_times(back_off)} the pod comes back when the pressure is over,"
+            f"after {_times(back_off)} the pod comes back when {when},"
             f" and not before {back_off.seconds:g} s have passed"
         )
         self._events.record(NORMAL, "BackOff", message, record.pod)
@@ -139,12 +143,17 @@ def comes_back(record: PodRecord) -> bool:
     verdict = record.state.verdict
     return (
         verdict is not None
-        and verdict.reason == EVICTED
+        and verdict.reason in (EVICTED, PREEMPTED)
         and record.state.deleted_at is None
         and record.is_admitted
         and record.pod.spec.restart_policy != "Never"
         and not record.is_replaced_by_owner
     )
+
+
+def _is_preempted(record: PodRecord) -> bool:
+    """Whether it has ended for a critical pod. Then it waits for room, as a new pod does."""
+    return record.state.verdict is not None and record.state.verdict.reason == PREEMPTED
 
 
 def _times(back_off: BackOff) -> str:

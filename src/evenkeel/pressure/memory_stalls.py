@@ -10,17 +10,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
-from evenkeel.host.memory_notifications import read_stall_sample
+from evenkeel.host.stall_samples import read_stall_sample
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import PAGE_BYTES, bytes_text
-from evenkeel.policy.lifecycle import changes
+from evenkeel.policy.lifecycle import stops
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import AS_FAILURE
 from evenkeel.policy.memory_stall import (
@@ -246,9 +246,7 @@ class MemoryStalls(PodObserver):
 
     def _kill(self, cgroup: Cgroup, record: PodRecord, found: Stall) -> None:
         stop = Stop(cgroup.container, found.sentence, 0.0, AS_FAILURE)
-        self._pods.put_state(
-            record.pod.metadata.uid, changes.asked_to_stop(record.state, stop, self._clock())
-        )
+        self._pods.put_state(record.pod.metadata.uid, stops.asked_to_stop(record.state, stop, self._clock()))
 
     def _over(self, path: str) -> None:
         if path in self._reported:

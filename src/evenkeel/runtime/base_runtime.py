@@ -19,10 +19,22 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import memory_mounts, volumes
+from evenkeel.runtime.agents_of_machine import AgentsOfMachine
 from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.id_ranges import IdRanges
-from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent, StartFailed
+from evenkeel.runtime.interface import (
+    FAILED_MOUNT,
+    FAILED_SANDBOX,
+    Attempt,
+    Directories,
+    Launch,
+    NotPrepared,
+    Record,
+    RuntimeEvent,
+    StartFailed,
+)
 from evenkeel.runtime.log_relay import LogLimits
+from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, state_paths
 from evenkeel.runtime.security import Granted
@@ -116,7 +128,7 @@ class BaseRuntime(ABC):
     ) -> None:
         self._paths = state_paths(state_directory)
         self._host_paths = HostPaths(self._paths.root)
-        self._ranges = IdRanges(self._paths)
+        self._ranges = IdRanges(self._paths, AgentsOfMachine(self._paths.root) if os.geteuid() == 0 else None)
         self._make_driver = make_driver
         self._limits = LogLimits(
             max_bytes=Quantity.parse(config.container_log_max_size).value,
@@ -133,6 +145,10 @@ class BaseRuntime(ABC):
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    @property
+    def may_trace(self) -> bool:
+        return False
+
     async def events(self) -> AsyncIterator[RuntimeEvent]:
         while True:
             yield await self._events.get()
@@ -145,7 +161,8 @@ class BaseRuntime(ABC):
             await self._host_paths.prepared(pod)
             await self._in_thread(partial(self._make_volumes, pod, data))
         except EvenkeelError as error:
-            raise StartFailed(error.message, hint=error.hint) from None
+            event = FAILED_MOUNT if isinstance(error, VolumeRefused) else FAILED_SANDBOX
+            raise NotPrepared(error.message, event, hint=error.hint) from None
 
     def _make_volumes(self, pod: Pod, data: PodData) -> None:
         volumes.prepare(pod, self._paths, allocatable_memory_bytes=self._allocatable_memory_bytes, data=data)

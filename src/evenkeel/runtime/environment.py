@@ -6,8 +6,7 @@ and not before, so that no record of the agent has them.
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from evenkeel.api.container import Container, EnvFromSource, EnvVarSource, ResourceFieldSelector
 from evenkeel.api.data_objects import (
@@ -24,6 +23,7 @@ from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.resources import CPU, is_hugepages
 from evenkeel.api.validation.name_rules import environment_name
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import ZERO, Quantity
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -62,7 +62,7 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData
             if value is None and not selector.optional:
                 raise no_key(found, selector.key)
             return None if value is None else _text(value, found, selector.key)
-    raise NoValue("this source cannot be had here; write value instead")
+    raise NoValue("this source is not supported here; write value instead")
 
 
 def object_of(kind: str, name: str, data: PodData, pod: Pod, *, is_optional: bool) -> DataObject | None:
@@ -83,8 +83,8 @@ def no_key(found: DataObject, key: str) -> DataMissing:
     )
 
 
-def refusal(pod: Pod, container: Container) -> str:
-    """Returns why the node has no value for a variable of the container; empty if it has one for each."""
+def problems(pod: Pod, container: Container) -> Iterator[str]:
+    """Why the node has no value for variables of the container."""
     for index, variable in enumerate(container.env):
         if variable.value_from is not None:
             try:
@@ -92,8 +92,7 @@ def refusal(pod: Pod, container: Container) -> str:
             except (DataMissing, NoAddress):
                 pass  # it may come later
             except NoValue as error:
-                return f"env[{index}].valueFrom: {error}"
-    return ""
+                yield f"env[{index}].valueFrom: {error}"
 
 
 def sub_paths(pod: Pod, container: Container, data: PodData = NO_DATA) -> dict[int, str]:
@@ -175,7 +174,7 @@ def field_value(path: str, pod: Pod) -> str:
         "spec.serviceAccountName": pod.spec.service_account_name or "default",
     }
     if path not in plain:
-        raise NoValue(f'fieldPath "{path}" cannot be had here: there are {_FIELDS}')
+        raise NoValue(f'fieldPath "{path}" is not supported here: there are {_FIELDS}')
     return plain[path]
 
 

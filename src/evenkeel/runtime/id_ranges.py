@@ -2,22 +2,25 @@
 
 As in kubelet, a range has 65536 users and as many groups of the same numbers, and the first range begins at 65536. It
 is the pod's from its first start to its removal, and is written down in the pod's directory before it is used: no two
-pods of one state directory have the same one, also after a restart of the agent. Ranges that the machine gives to
-somebody else are left out.
+pods of the machine have the same one, also after a restart of the agent, or with several agents. Ranges that the
+machine gives to somebody else are left out.
 """
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
+from evenkeel.host.node_figures import boot_id
+from evenkeel.runtime.agents_of_machine import AgentsOfMachine
 from evenkeel.runtime.paths import StatePaths, make_directory, names_in, read_json, write_json
 
 LENGTH = 1 << 16  # users of a pod
 _RANGES = range(1, 1 << 15)  # below 2^31: some programs take numbers above it for negative ones
 _RECORD = "users"  # in the pod's directory
-_FIRST = "first"
+_FIRST, _BOOT = "first", "boot"
 # The users, groups and ranges of the machine: the field with the first number, and with the amount if there is one.
 _TAKEN_BY_OTHERS = (
     ("/etc/subuid", 1, 2),
@@ -28,43 +31,89 @@ _TAKEN_BY_OTHERS = (
 
 
 class NoRange(EvenkeelError):
-    """No users are left for a pod."""
+    """The pod cannot get users of its own."""
 
 
 class IdRanges:
-    """The ranges of all pods of one state directory. Its methods may be called by any thread."""
+    """The ranges of all pods of one state directory. Its methods may be called by any thread.
 
-    def __init__(self, paths: StatePaths) -> None:
+    `agents` are those of the machine. None if ours is not root's: it cannot give users to processes.
+    """
+
+    def __init__(self, paths: StatePaths, agents: AgentsOfMachine | None) -> None:
         self._paths = paths
+        self._agents = agents
         self._lock = threading.Lock()
         self._of_pod: dict[str, int] = {}
+        # By state directory: the ranges of other agents, as they were last seen. They count while it is unmounted.
+        self._of_others: dict[str, set[int]] = {}
         self._is_read = False
 
     def take(self, uid: str) -> int:
-        """Returns the first user of the pod, which gets a range if it has none. Raises NoRange and OSError."""
+        """Returns the first user of the pod, which gets a range if it has none: then it waits for other agents. Raises
+        NoRange."""
+        if self._is_read and (known := self._of_pod.get(uid)) is not None:
+            return known
         with self._lock:
-            self._read()
-            if uid not in self._of_pod:
-                first = free_range(self._of_pod.values(), taken_by_others())
-                make_directory(self._paths.pod(uid))
-                write_json(self._paths.pod(uid), _RECORD, {_FIRST: first})
-                self._of_pod[uid] = first
+            if not self._is_read or uid not in self._of_pod:
+                try:
+                    with self._agents.locked() if self._agents is not None else nullcontext():
+                        self._give(uid)
+                except OSError as error:
+                    raise NoRange(
+                        f"hostUsers: false: no users can be given to the pod: {reason(error)}"
+                    ) from None
             return self._of_pod[uid]
 
     def release(self, uid: str) -> None:
         """The pod and its directory are gone."""
-        with self._lock:
-            self._of_pod.pop(uid, None)
+        self._of_pod.pop(uid, None)  # without the lock, as it must not wait
 
-    def _read(self) -> None:
-        """Reads what former agents have given away. It is done when the first pod asks."""
-        if self._is_read:
-            return
-        for uid in names_in(self._paths.pods):
-            first = (read_json(f"{self._paths.pods}/{uid}", _RECORD) or {}).get(_FIRST)
-            if isinstance(first, int):
-                self._of_pod.setdefault(uid, first)
-        self._is_read = True
+    def _give(self, uid: str) -> None:
+        of_others = set(self._of_other_agents())
+        if not self._is_read:
+            self._of_pod.update(self._kept(of_others))
+            self._is_read = True
+        if uid not in self._of_pod:
+            first = free_range([*self._of_pod.values(), *of_others], taken_by_others())
+            self._record(uid, first)
+            self._of_pod[uid] = first
+
+    def _kept(self, of_others: set[int]) -> Iterator[tuple[str, int]]:
+        """What former agents have given away here. It is read when the first pod asks.
+
+        A range from before the last boot may have been given to a pod of another agent since: nothing of ours runs with
+        it, so the pod gets another one.
+        """
+        boot = boot_id()
+        for uid, first, of_boot in _records(self._paths.pods):
+            if of_boot in ("", boot):
+                yield uid, first
+            elif first in of_others:
+                os.unlink(f"{self._paths.pod(uid)}/{_RECORD}")
+            else:
+                self._record(uid, first)
+                yield uid, first
+
+    def _record(self, uid: str, first: int) -> None:
+        make_directory(self._paths.pod(uid))
+        write_json(self._paths.pod(uid), _RECORD, {_FIRST: first, _BOOT: boot_id()})
+
+    def _of_other_agents(self) -> Iterator[int]:
+        others = self._agents.others() if self._agents is not None else {}
+        before, self._of_others = self._of_others, {}
+        for directory, is_there in others.items():
+            ranges = {first for _, first, _ in _records(StatePaths(directory).pods)}
+            self._of_others[directory] = ranges if is_there else ranges | before.get(directory, set())
+            yield from self._of_others[directory]
+
+
+def _records(pods: str) -> Iterator[tuple[str, int, str]]:
+    """Yields the UID, the first user and the boot of all pods in a directory of pods that have users of their own."""
+    for uid in names_in(pods):
+        record = read_json(f"{pods}/{uid}", _RECORD) or {}
+        if isinstance(record.get(_FIRST), int):
+            yield uid, record[_FIRST], str(record.get(_BOOT, ""))
 
 
 def free_range(taken: Iterable[int], of_others: Iterable[tuple[int, int]]) -> int:

@@ -6,7 +6,7 @@ after a restart of the agent, `containers` returns every attempt that was starte
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from evenkeel.api.container import Container
 from evenkeel.api.data_objects import NO_DATA, PodData
@@ -14,6 +14,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Setting, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime.procfs import Process
 from evenkeel.runtime.sessions import Session, Streams
@@ -53,6 +54,7 @@ class Launch(NamedTuple):
     planned: Planned | None = None
     data: PodData = NO_DATA  # the ConfigMaps, Secrets and claims that the pod refers to
     is_wanted: bool = True  # False: the pod ends, so no image is pulled for it
+    may_trace: bool = False  # an ephemeral container gets SYS_PTRACE if it asks for it
 
 
 class Exit(NamedTuple):
@@ -159,7 +161,9 @@ class StartFailed(EvenkeelError):
 
 class NotBegun(StartFailed):
     """Nothing was started, so the container waits and is tried again, whatever the restart policy is. `reason` is
-    Kubernetes' word for this waiting state."""
+    Kubernetes' word for this waiting state, and `event` for the event."""
+
+    event = "Failed"
 
     def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -177,9 +181,25 @@ class NotCreated(NotBegun):
         super().__init__(message, "CreateContainerError", hint=hint)
 
 
+class NotPrepared(NotBegun):
+    """What the containers of a pod share could not be made. As in kubelet the pod waits, and its event says why."""
+
+    def __init__(self, message: str, event: str, *, hint: str = "") -> None:
+        super().__init__(message, "ContainerCreating", hint=hint)
+        self.event = event
+
+
+FAILED_MOUNT, FAILED_SANDBOX = "FailedMount", "FailedCreatePodSandBox"  # events of `NotPrepared`
+
+
 class Runtime(Protocol):
     def refusal(self, pod: Pod) -> Refusal | None:
         """Returns why this runtime cannot run the pod as its manifest is written; None if it can. Does no I/O."""
+        ...
+
+    @property
+    def may_trace(self) -> bool:
+        """Whether an ephemeral container gets the capability SYS_PTRACE if it asks for it."""
         ...
 
     async def open(self) -> None:

@@ -5,9 +5,10 @@ import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import IO, NamedTuple
+from typing import IO
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 
 _LONGEST_ENTRY_BYTES = 1 << 20  # entries are much shorter, but a file may be damaged
 _LONGEST_JOINED_BYTES = 1 << 20  # a longer line stays in parts
@@ -127,14 +128,34 @@ class GrowingLog:
 def attempts(directory: str) -> tuple[int, ...]:
     """Returns the attempts with a log in the log directory of a container, in order.
 
-    The last one is the current attempt. `--previous` shows the one before it. During a rotation only the rotated file
-    exists.
+    The last one is the current attempt, or the last that has ended. During a rotation only the rotated file exists.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         logs = (name.partition(".log") for name in os.listdir(directory))
         numbers = {number for number, suffix, stamp in logs if suffix and (not stamp or stamp[0] == ".")}
         return tuple(sorted(int(number) for number in numbers if number.isascii() and number.isdigit()))
     return ()
+
+
+def present_attempt(known: tuple[int, ...], *, has_begun: bool, restarts: int) -> int:
+    """The attempt whose log is meant if nothing else is said; 0 if there is none. `known` are those with a log. One
+    that has begun has none before it has written something, and the log of the one before is not its own."""
+    return max((*known[-1:], restarts + 1 if has_begun else 0))
+
+
+def previous_attempt(
+    known: tuple[int, ...], *, is_waiting: bool, restarts: int, id_: str, ended_id: str | None
+) -> int | None:
+    """The attempt of `known` that `--previous` shows, as kubectl does; None if there is none.
+
+    A container that waits for its restart has its last attempt as its previous one. One that is being started again may
+    have a log of that attempt already: then its status has another id than the run that has ended last. `ended_id` is
+    None if none has. One that runs has no log before it has written something.
+    """
+    has_log = known[-1:] >= (restarts + 1,)
+    is_begun = not is_waiting or ended_id not in (None, id_)
+    ended = known[:-1] if has_log and is_begun else known
+    return ended[-1] if ended else None
 
 
 class _Joining:

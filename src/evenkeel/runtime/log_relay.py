@@ -1,4 +1,4 @@
-"""Copies stdout and stderr of a container to its log file, in the CRI format, bounded in size and rate.
+"""Copies stdout and stderr of a container to its log file, in the CRI format; rotates the file, and bounds the rate.
 
 An entry is `2026-01-02T03:04:05.678901234Z stdout F text`: F for a whole line, P for a part of a line. Containers may
 write without end. So whole chunks are processed, never single lines. If a container is above its rate, its pipe is
@@ -8,9 +8,9 @@ not read: the pipe fills, and the container waits.
 import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from evenkeel.errors import reason
+from evenkeel.named_tuples import NamedTuple
 
 LONGEST_LINE_BYTES = 16 << 10  # longer lines are split, as in container runtimes
 # The size of one read. An empty line (one byte) becomes an entry of 45 bytes, so this limits memory too.
@@ -18,6 +18,9 @@ _CHUNK_BYTES = 32 << 10
 # Read at most from the pipe of a container that has ended. A process that still writes could fill it without end.
 _MOST_LEFT_BYTES = 1 << 20
 _TRY_AGAIN_SECONDS = 1.0
+# A container may write single bytes, and make a pipe return them one by one (O_DIRECT): each costs us more than it. So
+# a read takes this part of a second's budget at least. When the container waits, its bytes gather in the pipe.
+_MOST_READS_A_SECOND = 4096
 _PERMISSIONS = 0o640
 
 
@@ -39,11 +42,13 @@ class LogRelay:
         limits: LogLimits,
         *,
         on_chunk: Callable[[bytes, bytes], None] = lambda _stream, _chunk: None,
+        on_end: Callable[[int], None] = lambda _descriptor: None,
         wall_clock_ns: Callable[[], int] = time.time_ns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes over both descriptors, which must not block. It appends to the file. With a terminal there is one
-        stream, and `stderr` is -1. `on_chunk` gets the name of the stream and what was read.
+        stream, and `stderr` is -1. `on_chunk` gets the name of the stream and what was read. `on_end` gets a
+        descriptor that is about to be closed.
 
         The file and its directory are made at the first write.
         """
@@ -51,6 +56,7 @@ class LogRelay:
         if stderr >= 0:
             self._streams[stderr] = _Stream(b"stderr")
         self._on_chunk = on_chunk
+        self._on_end = on_end
         self._file = LogFile(path, limits.max_bytes, limits.max_files, clock)
         self._limits = limits
         self._wall_clock_ns = wall_clock_ns
@@ -76,7 +82,9 @@ class LogRelay:
         self._refill()
         chunk = _read(descriptor)
         if chunk is not None:
+            least = self._budget_bytes - self._limits.bytes_per_second / _MOST_READS_A_SECOND
             self._take(descriptor, stream, chunk)
+            self._budget_bytes = min(self._budget_bytes, least)
         return self._wait_seconds()
 
     def finish(self) -> None:
@@ -102,6 +110,7 @@ class LogRelay:
         else:
             entries = stream.last_entry(timestamp)
             del self._streams[descriptor]
+            self._on_end(descriptor)
             os.close(descriptor)
         if entries:
             self._file.write(entries, len(chunk) or len(entries), timestamp)
@@ -256,21 +265,17 @@ class LogFile:
 
     def _rotate(self) -> None:
         directory, name = os.path.split(self._path)
-        rotated = _rotated(directory, name)
+        rotated = rotated_files(directory, name)
         stamp = max(int(time.time()), self._last_stamp + 1)  # two rotations in one second keep their order
-        while f"{name}.{_stamp(stamp)}" in rotated:
+        while f"{name}.{stamp_of(stamp)}" in rotated:
             stamp += 1
-        os.rename(self._path, f"{self._path}.{_stamp(stamp)}")
+        os.rename(self._path, f"{self._path}.{stamp_of(stamp)}")
         self._last_stamp = stamp
         self._close()
-        _remove_oldest(directory, rotated, self._max_files)
+        remove_oldest(directory, rotated, self._max_files)
 
     def _loss(self, timestamp: bytes) -> bytes:
-        return b"%b stderr F evenkeel: %d bytes of log were dropped here: %b\n" % (
-            timestamp,
-            self._dropped_bytes,
-            self._why.encode(),
-        )
+        return loss(timestamp, self._dropped_bytes, self._why)
 
     def _close(self) -> None:
         if self._descriptor >= 0:
@@ -279,40 +284,25 @@ class LogFile:
             self._size = 0
 
 
-def rotate_log(path: str, limits: LogLimits) -> str | None:
-    """Renames a log of a container runtime if it is too large, as kubelet does, and removes the oldest.
-
-    Returns the new name, or None if there was nothing to do. The log may be missing: an agent renamed it and was
-    killed before it called the runtime, or the log was removed (then ""). In both cases the runtime has to open a new
-    log.
-    """
-    directory, name = os.path.split(path)
-    try:
-        rotated = _rotated(directory, name)
-        if not os.path.exists(path):
-            return os.path.join(directory, rotated[-1]) if rotated else ""
-        if os.stat(path).st_size < limits.max_bytes:
-            return None
-        target = f"{path}.{_stamp(int(time.time()))}"
-        if os.path.exists(target):
-            return None
-        os.rename(path, target)
-        _remove_oldest(directory, rotated, limits.max_files)
-    except OSError:
-        return None
-    return target
+def loss(timestamp: bytes, dropped_bytes: int, why: str) -> bytes:
+    """The entry of a log in place of what is not there."""
+    return b"%b stderr F evenkeel: %d bytes of log were dropped here: %b\n" % (
+        timestamp,
+        dropped_bytes,
+        why.encode(),
+    )
 
 
-def _rotated(directory: str, name: str) -> list[str]:
+def rotated_files(directory: str, name: str) -> list[str]:
     """Returns the names of the rotated files, oldest first."""
     return sorted(other for other in os.listdir(directory) if other.startswith(f"{name}."))
 
 
-def _remove_oldest(directory: str, rotated: list[str], max_files: int) -> None:
+def remove_oldest(directory: str, rotated: list[str], max_files: int) -> None:
     """Removes the oldest files. It leaves room for the log and for the file just rotated."""
     for other in rotated[: max(0, len(rotated) + 2 - max_files)]:
         os.unlink(os.path.join(directory, other))
 
 
-def _stamp(second: int) -> str:
+def stamp_of(second: int) -> str:
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second))

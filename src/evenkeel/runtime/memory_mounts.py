@@ -1,4 +1,4 @@
-"""What pods have in memory: their memory-backed volumes, values of Secrets, and mounts that end with them.
+"""The memory directories of pods: memory-backed volumes, values of Secrets, and mounts that end with their pod.
 
 All of it is mounted below one directory of the state directory. Its own mount keeps it apart from other mount
 namespaces, so that memory is free as soon as it is unmounted here. All functions block.

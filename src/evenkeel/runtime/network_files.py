@@ -11,9 +11,8 @@ from evenkeel.runtime.environment import hostname
 from evenkeel.runtime.images.references import is_of_registry
 
 HOSTS, RESOLV_CONF = "hosts", "resolv.conf"
-ETC = (
-    "etc"  # in the directory of an attempt of the process runtime: it has these files, and counts as its disk
-)
+# In the directory of an attempt of the process runtime: it has these files, and counts as its disk.
+ETC = "etc"
 # The first line is kubelet's: some programs look for it before they change the file.
 _OWN_HOSTS = """\
 # Kubernetes-managed hosts file.

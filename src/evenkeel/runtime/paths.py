@@ -23,10 +23,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import write_own
+from evenkeel.named_tuples import NamedTuple
 
 _LONGEST_NAME_BYTES = 255
 # Not allowed: "_", which separates the parts of a log directory's name; "/", a zero byte, and control characters.
@@ -41,10 +42,6 @@ class StatePaths(NamedTuple):
     """The layout below `root`, an absolute path."""
 
     root: str
-
-    @property
-    def lock(self) -> str:
-        return f"{self.root}/lock"
 
     @property
     def journal(self) -> str:

@@ -7,10 +7,12 @@ import os
 import re
 import select
 from collections.abc import Sequence
-from typing import NamedTuple
 
-# Fields 4, 10, 12, 14, 15, 20 and 22.
-_PARENT, _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _THREADS, _START_TIME = 1, 7, 9, 11, 12, 17, 19
+from evenkeel.named_tuples import NamedTuple
+
+# Fields 4, 6, 10, 12, 14, 15, 20 and 22.
+_PARENT, _SESSION, _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _THREADS = 1, 3, 7, 9, 11, 12, 17
+_START_TIME = 19
 
 
 class Process(NamedTuple):
@@ -22,12 +24,13 @@ class Process(NamedTuple):
 
 class Stat(NamedTuple):
     start_ticks: int
-    has_ended: bool  # a zombie
+    has_ended: bool  # a zombie with no other thread: its first thread may end before the others
     parent: int
     cpu_ticks: int
     threads: int
     minor_faults: int
     major_faults: int
+    session: int
 
 
 def process_at(pid: int) -> Process | None:
@@ -60,13 +63,20 @@ def read_stat(pid: int) -> Stat | None:
         return None
     return Stat(
         int(fields[_START_TIME]),
-        fields[0] in (b"Z", b"X"),
+        fields[0] in (b"Z", b"X") and int(fields[_THREADS]) <= 1,
         int(fields[_PARENT]),
         int(fields[_USER]) + int(fields[_SYSTEM]),
         int(fields[_THREADS]),
         int(fields[_MINOR_FAULTS]),
         int(fields[_MAJOR_FAULTS]),
+        int(fields[_SESSION]),
     )
+
+
+def is_alive(pid: int, started: int) -> bool:
+    """Returns whether the process with this PID and start time exists and has not ended. A zombie has ended."""
+    stat = read_stat(pid)
+    return stat is not None and stat.start_ticks == started and not stat.has_ended
 
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")

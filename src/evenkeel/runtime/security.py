@@ -6,11 +6,11 @@ allows them (allowedHostAccess).
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from evenkeel.api.config import HOST_IPC, HOST_PID, PRIVILEGED, flag_of
 from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SecurityContext, SELinuxOptions
 from evenkeel.api.pod import Pod, PodSecurityContext
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Refusal
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.environment import identity
@@ -21,6 +21,7 @@ DEFAULT_CAPABILITIES = frozenset(map(str.upper, syscalls.DEFAULT_CAPABILITIES))
 GRANTABLE_CAPABILITIES = frozenset(map(str.upper, syscalls.GRANTABLE_CAPABILITIES))
 _KNOWN_CAPABILITIES = frozenset(map(str.upper, syscalls.CAPABILITIES))
 _ALL = "ALL"
+_TRACING = frozenset(("SYS_PTRACE",))
 UNCONFINED, RUNTIME_DEFAULT, LOCALHOST = "Unconfined", "RuntimeDefault", "Localhost"
 UNMASKED = "Unmasked"  # of procMount
 # The sysctls that Kubernetes calls safe: each belongs to a namespace of the pod, and reaches nothing else.
@@ -43,9 +44,8 @@ class Granted(NamedTuple):
     has_default_app_armor: bool = True  # the runtime has a profile of its own
     no_user_namespace: str = ""
     has_se_linux: bool = False  # the runtime labels containers, where the machine has SELinux
-    has_handlers: bool = (
-        False  # the runtime has several ways to run a pod, and spec.runtimeClassName chooses one
-    )
+    # The runtime has several ways to run a pod, and spec.runtimeClassName chooses one.
+    has_handlers: bool = False
 
 
 class Privileges(NamedTuple):
@@ -63,14 +63,16 @@ class Privileges(NamedTuple):
         return self.seccomp.type != UNCONFINED
 
 
-def privileges(pod: Pod, container: Container) -> Privileges:
-    """Returns the rights of a container that is not refused."""
+def privileges(pod: Pod, container: Container, *, may_trace: bool = False) -> Privileges:
+    """Returns the rights of a container that is not refused. `may_trace`: see `withheld`."""
     security = container.security_context
     asked = security.capabilities if security else None
     kept = set(DEFAULT_CAPABILITIES)
     if asked is not None:
         dropped, added = _names(asked.drop), _names(asked.add)
-        kept = (set() if _ALL in dropped else kept - dropped) | added
+        kept = (set() if _ALL in dropped else kept - dropped) | (
+            added - withheld(pod, container, may_trace=may_trace)
+        )
     is_privileged = bool(security and security.privileged)
     return Privileges(
         frozenset(_KNOWN_CAPABILITIES if _ALL in kept else kept),
@@ -81,6 +83,25 @@ def privileges(pod: Pod, container: Container) -> Privileges:
         _app_armor(pod, container),
         bool(security and security.proc_mount == UNMASKED),
     )
+
+
+def reaches_host(granted: Granted) -> bool:
+    """Whether pods get the rights of the host's root if they ask for them."""
+    return PRIVILEGED in granted.host_access and not granted.no_privileged
+
+
+def withheld(pod: Pod, container: Container, *, may_trace: bool = False) -> frozenset[str]:
+    """The capabilities that an ephemeral container asks for and runs without, instead of being refused.
+
+    kubectl debug asks for SYS_PTRACE by default. With it a container could read and steer the processes of the runtime
+    that enter its process namespace for others, and these are root's. So it is given only if the operator lets pods be
+    as mighty as root (`may_trace`, from `reaches_host`). A privileged container has all capabilities.
+    """
+    security = container.security_context
+    if may_trace or security is None or security.capabilities is None or security.privileged:
+        return frozenset()
+    is_ephemeral = pod.spec.ephemeral(container.name) is not None
+    return _TRACING & _names(security.capabilities.add) if is_ephemeral else frozenset()
 
 
 def seccomp_profile(pod: Pod, container: Container) -> SeccompProfile:
@@ -106,21 +127,17 @@ def sysctls(pod: Pod) -> dict[str, str]:
     return {} if context is None else {one.name.replace("/", "."): one.value for one in context.sysctls}
 
 
-def refusal(pod: Pod, granted: Granted) -> str:
-    """Returns the first request that cannot be granted, with its field; empty if there is none."""
-    return next(_problems(pod, granted), "")
-
-
-def _problems(pod: Pod, granted: Granted) -> Iterator[str]:
+def problems(pod: Pod, granted: Granted) -> Iterator[str]:
+    """Every request that cannot be granted, with its field."""
     spec = pod.spec
     if spec.runtime_class_name and not granted.has_handlers:
         yield (
-            f"spec.runtimeClassName: {spec.runtime_class_name} cannot be had: there is one runtime, the agent's; "
+            f"spec.runtimeClassName: {spec.runtime_class_name} is not supported: there is one runtime, the agent's; "
             "leave it out"
         )
     if spec.has_own_users:
         if granted.no_user_namespace:
-            yield f"spec.hostUsers: false cannot be had: {granted.no_user_namespace}"
+            yield f"spec.hostUsers: false is not supported: {granted.no_user_namespace}"
         yield from _number_problems(pod)
     for name, is_asked in ((HOST_PID, spec.host_pid), (HOST_IPC, spec.host_ipc)):
         if is_asked and name not in granted.host_access:
@@ -151,7 +168,7 @@ def _number_problems(pod: Pod) -> Iterator[str]:
         for name, number in numbers:
             if number is not None and number >= LENGTH:
                 yield (
-                    f"{field}.{name}: {number} cannot be had together with hostUsers: false: the pod's own users and "
+                    f"{field}.{name}: {number} cannot be combined with hostUsers: false: the pod's own users and "
                     f"groups are 0 to {LENGTH - 1}"
                 )
 
@@ -186,20 +203,25 @@ def _sysctl_values(pod: Pod) -> Iterator[str]:
 
 def _container_problems(pod: Pod, container: Container, field: str, granted: Granted) -> Iterator[str]:
     security = container.security_context
-    may_reach_host = PRIVILEGED in granted.host_access and not granted.no_privileged
+    may_reach_host = reaches_host(granted)
     if not may_reach_host:
         yield from _filter_problems(pod, container, field)
     if security is None:
         return
     if security.privileged and not may_reach_host:
-        why = f"cannot be had: {granted.no_privileged}" if granted.no_privileged else _not_allowed(PRIVILEGED)
+        why = (
+            f"is not supported: {granted.no_privileged}"
+            if granted.no_privileged
+            else _not_allowed(PRIVILEGED)
+        )
         yield f"{field}.privileged: true {why}"
     yield from _modules(security, field, granted)
     if security.capabilities is None:
         return
     for name in _names(security.capabilities.drop) - _KNOWN_CAPABILITIES - {_ALL}:
         yield f"{field}.capabilities.drop: {name} is no capability; write one of capabilities(7), or ALL"
-    for name in sorted(_names(security.capabilities.add) - GRANTABLE_CAPABILITIES):
+    added = _names(security.capabilities.add) - withheld(pod, container)
+    for name in sorted(added - GRANTABLE_CAPABILITIES):
         if name not in _KNOWN_CAPABILITIES and name != _ALL:
             yield f"{field}.capabilities.add: {name} is no capability"
         elif not may_reach_host:
@@ -210,7 +232,7 @@ def _container_problems(pod: Pod, container: Container, field: str, granted: Gra
 def _filter_problems(pod: Pod, container: Container, field: str) -> Iterator[str]:
     if seccomp_profile(pod, container).type == UNCONFINED and may_be_root(pod, container):
         yield (
-            f"{field}.seccompProfile.type: Unconfined cannot be had by root, who could take its own limits away; "
+            f"{field}.seccompProfile.type: Unconfined is not allowed for root, who could take its own limits away; "
             "set runAsUser to a number above 0 and allowPrivilegeEscalation to false, or write RuntimeDefault"
         )
 
@@ -221,14 +243,14 @@ def _modules(security: SecurityContext | PodSecurityContext, field: str, granted
     if profile is not None and profile.type != UNCONFINED:
         asked = f"{field}.appArmorProfile.type: {profile.type}"
         if granted.no_app_armor:
-            yield f"{asked} cannot be had: {granted.no_app_armor}"
+            yield f"{asked} is not supported: {granted.no_app_armor}"
         elif profile.type == RUNTIME_DEFAULT and not granted.has_default_app_armor:
             yield (
-                f"{asked} cannot be had: processes have no default profile; write Localhost with the name of a "
+                f"{asked} is not supported: processes have no default profile; write Localhost with the name of a "
                 "loaded profile"
             )
     if security.se_linux_options is not None and any(security.se_linux_options) and not granted.has_se_linux:
-        yield f"{field}.seLinuxOptions: cannot be had: processes have no SELinux label here; leave it out"
+        yield f"{field}.seLinuxOptions: is not supported: processes have no SELinux label here; leave it out"
 
 
 def _app_armor(pod: Pod, container: Container) -> AppArmorProfile | None:

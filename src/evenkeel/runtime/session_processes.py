@@ -6,7 +6,9 @@ They are killed when the client of the command is gone.
 import os
 import signal
 from contextlib import suppress
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.runtime.procfs import read_stat
 
 _MOST_ROUNDS = 10  # a member may fork while the others are killed
 _FILE = "cgroup.procs"
@@ -54,12 +56,7 @@ def _processes(cgroup: str) -> dict[int, Member]:
         with open(f"{cgroup}/{_FILE}", encoding="ascii") as file:
             pids = set(map(int, file.read().split()))
         for pid in pids:
-            with suppress(OSError):
-                found[pid] = _member(pid)
+            stat = read_stat(pid)
+            if stat is not None:
+                found[pid] = Member(stat.parent, stat.session, stat.has_ended)
     return found
-
-
-def _member(pid: int) -> Member:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return Member(int(fields[1]), int(fields[3]), fields[0] in (b"Z", b"X"))

@@ -29,19 +29,11 @@ MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
-MS_NOSYMFOLLOW = 0x100
 MS_BIND = 0x1000
-MS_MOVE = 0x2000
 MS_REC = 0x4000
-MS_UNBINDABLE = 0x2_0000
 MS_PRIVATE = 0x4_0000
-MS_SLAVE = 0x8_0000
-MS_SHARED = 0x10_0000
-MS_RELATIME = 0x20_0000
-MS_STRICTATIME = 0x100_0000
 
 # umount2(2)
-MNT_FORCE = 0x1
 MNT_DETACH = 0x2
 UMOUNT_NOFOLLOW = 0x8
 
@@ -53,7 +45,6 @@ AT_RECURSIVE = 0x8000
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
-MOUNT_ATTR_NOEXEC = 0x8
 MOUNT_ATTR_IDMAP = 0x100000
 OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
@@ -100,6 +91,8 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4  # without it, older kernels would slow the whole program down
 _CAPABILITY_VERSION_3 = 0x2008_0522
+_PROC_MAGIC = 0x9FA0  # the type of /proc in fstatfs(2)
+_STATFS_BYTES = 256  # more than the structure has on any architecture; the type is its first word
 _SOL_SOCKET, _SCM_RIGHTS = 1, 1  # on all architectures that are named below
 
 # From 424 on, a call has the same number on every architecture. clone is older.
@@ -156,6 +149,7 @@ _setfsgid = _function("setfsgid", _unsigned)
 _prctl_of_libc = _function("prctl", _int, *4 * [_long])
 _capget = _function("capget", _address, _address)
 _capset = _function("capset", _address, _address)
+_fstatfs = _function("fstatfs", _int, _address)
 _sendmsg = _function("sendmsg", _int, _address, _int)
 _clone = _call(_long, _long, _long, _long, _long)
 _clone3 = _call(_address, _size)
@@ -271,6 +265,13 @@ class _PassedDescriptor(ctypes.Structure):  # a control message
     )
 
 
+def is_proc(descriptor: int) -> bool:
+    """Whether the file is one of the kernel's own in a /proc."""
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    _checked(_fstatfs(descriptor, status))
+    return ctypes.c_long.from_buffer(status).value == _PROC_MAGIC
+
+
 def send_descriptor(connection: int, descriptor: int) -> None:
     """Sends a descriptor, with a line feed, through a Unix socket. It does less than `socket.send_fds`."""
     content = ctypes.c_char(b"\n")
@@ -280,13 +281,6 @@ def send_descriptor(connection: int, descriptor: int) -> None:
     # `struct msghdr`: no address, one buffer, one control message, no flags.
     message = _Sizes7(0, 0, ctypes.addressof(vector), 1, ctypes.addressof(control), ctypes.sizeof(control), 0)
     _checked(_sendmsg(connection, message, 0))
-
-
-def trim_memory() -> None:
-    """Gives memory back that the C library keeps for later, if it can do that."""
-    trim = getattr(_libc, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def set_hostname(name: str) -> None:

@@ -13,12 +13,14 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.runtime import syscalls
 
-_DEEPEST = 32  # levels of recursion; each needs a descriptor
+_DEEPEST = 32  # levels of recursion; each needs two descriptors
+_NAMES = 1024  # of one directory that are remembered
 _STAY = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_XDEV
 _GET_FLAGS, _SET_FLAGS = 0x8008_6601, 0x4008_6602  # ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _UNREMOVABLE = 0x10 | 0x20  # immutable, append-only
@@ -95,17 +97,18 @@ def _empty(directory: int, top: int, depth: int) -> bool:
     """Empties a directory. Returns False if a directory was moved to the top instead of being removed."""
     is_empty = True
     with os.scandir(directory) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_directory in found:
-        # Another removal may run in a part of this tree. Entries that it has removed are skipped.
-        with suppress(FileNotFoundError):
-            if not is_directory:
-                _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
-            elif depth == _DEEPEST:
-                is_empty = False
-                _move_up(directory, name, top)
-            else:
-                is_empty &= _empty_and_remove(directory, name, top, depth + 1)
+        # Some names at a time, as rm does it: a container can make millions of names, and our memory is not its own.
+        while found := [(one.name, one.is_dir(follow_symlinks=False)) for one in islice(entries, _NAMES)]:
+            for name, is_directory in found:
+                # Another removal may run in a part of this tree. Entries that it has removed are skipped.
+                with suppress(FileNotFoundError):
+                    if not is_directory:
+                        _insist(partial(os.unlink, name, dir_fd=directory), directory, name)
+                    elif depth == _DEEPEST:
+                        is_empty = False
+                        _move_up(directory, name, top)
+                    else:
+                        is_empty &= _empty_and_remove(directory, name, top, depth + 1)
     return is_empty
 
 

@@ -4,9 +4,9 @@ All functions block, except `refusal`, `memory_volume_bytes` and `source_path`, 
 """
 
 import os
+import secrets
 import stat
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from evenkeel.api.claims import claim_name
@@ -31,7 +31,7 @@ __all__ = (
     "memory_volume_bytes",
     "pods",
     "prepare",
-    "refusal",
+    "problems",
     "remove",
     "remove_claim",
     "remove_logs",
@@ -41,6 +41,7 @@ __all__ = (
 
 _GROUP_MODE = stat.S_ISGID | stat.S_IRWXG
 _VOLUME_MODE = 0o777  # any user that a container runs as may write there
+_MEMORY_MODE = 0o1777  # as kubelet's: that of a tmpfs, where a user removes only what is its own
 _MOST_NETWORK_CHARACTERS = 1 << 20
 _GONE = ".gone-"  # of the directory of a deleted claim, while it is being removed
 _DATA_MODE = 0o755  # of volumes whose files the agent writes
@@ -48,13 +49,12 @@ _FILE_MODE = 0o644
 _DEVICES = ("CharDevice", "BlockDevice")
 
 
-def refusal(pod: Pod, *, is_root: bool = True) -> str:
-    """Returns why the volumes of the pod cannot be made, as far as the manifest shows; empty if they can."""
+def problems(pod: Pod, *, is_root: bool = True) -> Iterator[str]:
+    """Why volumes of the pod cannot be made, as far as the manifest shows."""
     mounted = {mount.name for container in pod.spec.every_container for mount in container.volume_mounts}
     for volume in pod.spec.volumes:
         if volume.name in mounted and (problem := _problem(pod, volume, is_root=is_root)):
-            return f'volume "{volume.name}": {problem}'
-    return ""
+            yield f'volume "{volume.name}": {problem}'
 
 
 def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data: PodData = NO_DATA) -> None:
@@ -66,7 +66,7 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data:
         try:
             if volume.is_in_memory:
                 size = memory_volume_bytes(pod, volume, allocatable_memory_bytes)
-                mount_in_memory(uid, volume.name, size, group, paths, _VOLUME_MODE)
+                mount_in_memory(uid, volume.name, size, group, paths, _MEMORY_MODE)
             elif volume.has_data:
                 directory = source_path(pod, volume, paths)
                 if volume.has_secrets:
@@ -164,7 +164,7 @@ def remove(uid: str, paths: StatePaths) -> None:
 def remove_claim(namespace: str, name: str, paths: StatePaths) -> None:
     """Removes the directory of a claim, and what an interrupted removal has left. Raises VolumeRefused."""
     with suppress(FileNotFoundError):
-        os.rename(paths.claim(namespace, name), f"{paths.claims}/{_GONE}{uuid.uuid4()}")
+        os.rename(paths.claim(namespace, name), f"{paths.claims}/{_GONE}{secrets.token_hex(8)}")
     for left in names_in(paths.claims):
         if left.startswith(_GONE):
             _remove(f"{paths.claims}/{left}")
@@ -219,12 +219,12 @@ def _problem(pod: Pod, volume: Volume, *, is_root: bool) -> str:
         return ""
     if volume.empty_dir is None:
         return (
-            "only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim can be had "
-            "here; write emptyDir: {} for an empty directory"
+            "only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim are "
+            "supported here; write emptyDir: {} for an empty directory"
         )
     medium = volume.empty_dir.medium
     if medium not in ("", IN_MEMORY):
-        return f"emptyDir.medium {medium} cannot be had here; write Memory, or leave it out for the disk"
+        return f"emptyDir.medium {medium} is not supported here; write Memory, or leave it out for the disk"
     if medium and not is_root:
         return "emptyDir.medium Memory needs root, because only root can mount; leave it out for the disk"
     return ""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from evenkeel.agent.front import Front
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.ticks import next_tick
+from evenkeel.runtime.paths import names_in, state_paths
+from evenkeel.server.agent_socket import SocketFile, listen, peer_uid
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Refused, Routes
-from evenkeel.server.listen import SocketFile, listen, peer_uid
 from evenkeel.server.object_handlers import ObjectHandlers
 from evenkeel.server.open_connections import OpenConnections, stop_accepting
 from evenkeel.server.routes import RouteTable
@@ -19,8 +21,8 @@ from evenkeel.server.session_handlers import SessionHandlers
 from evenkeel.server.workload_handlers import WorkloadHandlers
 
 if TYPE_CHECKING:
-    from evenkeel.server.listener import Listener
     from evenkeel.server.tcp import TcpEndpoint, TokenCheck
+    from evenkeel.server.tls_listener import Listener
 
 _log = logging.getLogger(__name__)
 _FINISH_SECONDS = 2.0  # for answers under way when the agent ends
@@ -31,12 +33,13 @@ async def serve(
     front: Front, state_dir: str, limits: Limits = DEFAULT_LIMITS, endpoint: "TcpEndpoint | None" = None
 ) -> "Server":
     """Answers at STATE/agent.sock, and at the `endpoint` if there is one, until `close`. Raises EvenkeelError if it
-    cannot listen there."""
+    cannot listen there. An agent that has pods already does not fail for its port: a pod with the host's network may
+    have taken it while there was no agent, and would be rid of the agent for good."""
     listening = listen(state_dir)
     server = Server(front, state_dir, limits)
     try:
         if endpoint is not None:
-            server.open(endpoint)
+            server.open(endpoint, must_open=not names_in(state_paths(state_dir).pods))
     except BaseException:
         listening.close()
         server.remove_socket()
@@ -58,12 +61,27 @@ class Server:
         self._connections = OpenConnections(limits.connections)
         self._server: asyncio.Server | None = None
         self._socket_check: asyncio.Task[None] | None = None
+        self._endpoint: TcpEndpoint | None = None  # as long as its port is taken
+        self._port_failure = ""
         self.listener: Listener[TokenCheck] | None = None
 
-    def open(self, endpoint: "TcpEndpoint") -> None:
-        """Answers over TCP, too."""
-        from evenkeel.server.listener import FIRST_REQUEST_SECONDS, Listener, Place
+    def open(self, endpoint: "TcpEndpoint", *, must_open: bool = True) -> None:
+        """Answers over TCP, too. Raises EvenkeelError if it cannot, and it must; else it is tried again."""
+        try:
+            self._open(endpoint)
+        except EvenkeelError as error:
+            if must_open:
+                raise
+            if error.message != self._port_failure:
+                _log.error("%s; it is tried again", error.message)
+            self._endpoint, self._port_failure = endpoint, error.message
+            self.handlers.failure = error.message
+        else:
+            self._endpoint, self._port_failure = None, ""
+
+    def _open(self, endpoint: "TcpEndpoint") -> None:
         from evenkeel.server.tcp import TokenCheck
+        from evenkeel.server.tls_listener import FIRST_REQUEST_SECONDS, Listener, Place
 
         limits = self._limits._replace(head_seconds=FIRST_REQUEST_SECONDS)
 
@@ -72,13 +90,14 @@ class Server:
         ) -> None:
             await Connection(reader, writer, limits, self._large_bodies).serve(routes)
 
-        self.listener = Listener(
+        listener = Listener(
             Place(endpoint.host, endpoint.port, "--listen"),
             lambda: endpoint.context,
             lambda: TokenCheck(self._routes, endpoint),
             serve_connection,
         )
-        self.listener.start()
+        listener.start()
+        self.listener = listener
 
     async def start(self, listening: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._connected, sock=listening)
@@ -113,13 +132,15 @@ class Server:
 
     async def _check_socket(self) -> None:
         """Puts agent.sock back if it is deleted. Reports once that the state directory is deleted: what the agent
-        writes there is lost, and only a restart helps."""
+        writes there is lost, and only a restart helps. Tries again to listen at a port that was taken."""
         while True:
-            await asyncio.sleep(_SOCKET_CHECK_SECONDS)
+            await next_tick(_SOCKET_CHECK_SECONDS)
+            if self._endpoint is not None:
+                self.open(self._endpoint, must_open=False)
             failure = self._socket_file.directory_failure()
             if failure and failure != self.handlers.failure:
                 _log.error("%s: the journal and the files of pods are lost; start the agent again", failure)
-            self.handlers.failure = failure
+            self.handlers.failure = failure or self._port_failure
             if not failure and self._socket_file.is_missing():
                 await self._listen_again()
 

@@ -10,18 +10,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
 from http import HTTPStatus
-from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import h11
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Answer, Refused, Request, Route, Routes, Stream, Upgrade, close_source
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 16 * 1024
 _MOST_PARAMETERS = 16
-_COMMAND = "command"  # a parameter that may be repeated: one for each word
+# Parameters that may be repeated: one for each word of a command, and for each port.
+_COMMAND, _PORT = "command", "port"
 _STREAM_BYTES = 16 * 1024  # held for each client that does not read its stream: there may be many
 
 
@@ -60,7 +61,7 @@ class Connection:
         large_bodies: asyncio.Semaphore,
         answer_of: Callable[[Refused], Answer] = Refused.answer,
     ) -> None:
-        """`answer_of` says how a refusal is told."""
+        """`answer_of` turns a refusal into an answer."""
         self.activity = Activity.WAITING
         self.is_last = False  # the connection is closed after this answer
         self._reader = reader
@@ -298,12 +299,15 @@ def _request(head: h11.Request) -> Request:
     # The words of a command may be any bytes.
     words_given = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     command = tuple(value for name, value in words_given if name == _COMMAND)
-    if len(given) - len(command) > _MOST_PARAMETERS:
+    ports = tuple(value for name, value in given if name == _PORT)
+    if len(given) - len(command) - len(ports) > _MOST_PARAMETERS:
         raise Refused(400, f"there are more than {_MOST_PARAMETERS} parameters")
     parameters = dict(given)
     words = tuple(unquote(word) for word in path.split("/")[1:])
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
-    return Request(head.method.decode("ascii"), words, parameters, headers=headers, command=command)
+    return Request(
+        head.method.decode("ascii"), words, parameters, headers=headers, command=command, ports=ports
+    )
 
 
 def _phrase(status: int) -> bytes:

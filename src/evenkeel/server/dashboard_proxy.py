@@ -21,13 +21,13 @@ import hmac
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
 from urllib.parse import quote
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.server.agent_socket import connect
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.http import JSON, VIA, Answer, Refused, Request, Route, Stream
-from evenkeel.server.listen import connect
 from evenkeel.server.open_connections import OpenConnections, stop_accepting
 
 ADDRESS = "127.0.0.1"

@@ -4,9 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import h11
+
+from evenkeel.named_tuples import NamedTuple
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -21,7 +23,9 @@ class Request(NamedTuple):
     parameters: Mapping[str, str]
     body: bytes = b""
     headers: Mapping[str, str] = MappingProxyType({})  # names are in lower case
-    command: tuple[str, ...] = ()  # the values of the only parameter that may be repeated
+    # The values of the parameters that may be repeated.
+    command: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
 
 
 class Answer(NamedTuple):

@@ -3,13 +3,13 @@ and the text format that all metrics share."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from evenkeel.agent.observe.counters import Histogram
 from evenkeel.agent.observe.node_snapshot import NodeSnapshot
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Kind
 from evenkeel.host.node_figures import Sample
+from evenkeel.named_tuples import NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM, UNTYPED = "counter", "gauge", "histogram", "untyped"
@@ -205,7 +205,7 @@ def _starts(pods: Iterable[Pod]) -> dict[tuple[str, str], float]:
     return {
         (pod.key, one.name): seconds
         for pod in pods
-        for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        for one in pod.status.every_container_status
         if one.state is not None
         and one.state.running is not None
         and (seconds := _seconds(one.state.running.started_at)) is not None

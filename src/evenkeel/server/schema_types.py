@@ -1,4 +1,4 @@
-"""What JSON schemas are made of."""
+"""The building blocks of JSON schemas: objects, lists, references."""
 
 from collections.abc import Mapping
 

@@ -138,7 +138,7 @@ class _Encoder:
         disk = self._snapshot.disk.get(pod.metadata.uid, PodFigures())
         started = {
             one.name: one.state.running.started_at
-            for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+            for one in pod.status.every_container_status
             if one.state is not None and one.state.running is not None
         }
         limit = pod_limits(pod).get(MEMORY)

@@ -1,7 +1,7 @@
 """The same routes over TCP, for clients on other machines: with TLS and a bearer token, or not at all.
 
 A client with the token of --token-file may read everything. Pods run as root, so applying and deleting them takes the
-token of --admin-token-file. `listener` sees to it that nobody keeps them out.
+token of --admin-token-file. `tls_listener` keeps a place for them.
 """
 
 import hmac
@@ -9,9 +9,9 @@ import ipaddress
 import os
 import ssl
 import stat
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Refused, Request, Route, Routes, no_secrets, shows_secrets
 
 _SHORTEST_TOKEN = 16
@@ -97,7 +97,7 @@ class TokenCheck:
         if route.protocols:
             raise Refused(
                 403,
-                "commands in pods and connections to them are not to be had over TCP",
+                "commands in pods and connections to them are not available over TCP",
                 hint="ask at the Unix socket on the node: evenkeel exec, attach, cp, port-forward",
             )
         return route

@@ -283,7 +283,7 @@ def pod_view(
         "containers": len(pod.spec.containers),
         "ready": sum(one.ready for one in statuses),
         "restarts": sum(one.restart_count for one in statuses),
-        "states": {one.name: _state(one) for one in (*status.init_container_statuses, *statuses)},
+        "states": {one.name: _state(one) for one in status.every_container_status},
         "startTime": status.start_time,
         "isEnding": pod.metadata.deletion_timestamp is not None,
         "requests": requests,

@@ -1,4 +1,4 @@
-"""The same choices as `cluster.Cluster`, for thousands of nodes: numpy compares a pod with all nodes at once.
+"""The same choices as `plain_cluster.Cluster`, for thousands of nodes: numpy compares a pod with all nodes at once.
 
 The scores are kept for the next pod of the same shape, for which only the highest score must be found. Nodes that the
 table cannot hold exactly are compared one by one.
@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 
 from evenkeel.api.pod import Toleration
 from evenkeel.api.resources import PODS
-from evenkeel.simulate.cluster import (
-    MAX_SCORE,
-    MAX_WEIGHT,
-    Choice,
-    Cluster,
-    NodeRefusal,
-    Scoring,
-    Strategy,
-    in_order,
-    shape_score,
-)
 from evenkeel.simulate.node_info import NodeInfo, PodDemand, taint_text, untolerated
 from evenkeel.simulate.node_table import (
     NOTHING_NEEDED,
@@ -35,6 +24,17 @@ from evenkeel.simulate.node_table import (
     Offered,
     Shape,
     Truths,
+)
+from evenkeel.simulate.plain_cluster import (
+    MAX_SCORE,
+    MAX_WEIGHT,
+    Choice,
+    Cluster,
+    NodeRefusal,
+    Scoring,
+    Strategy,
+    in_order,
+    shape_score,
 )
 
 NOWHERE = -1.0

@@ -1,4 +1,4 @@
-"""What scheduling counts, in whole numbers: cpu in millicpu, everything else in whole units.
+"""The figures that scheduling counts with, in whole numbers: cpu in millicpu, everything else in whole units.
 
 The demand of a pod follows from its requests, never from its limits (A9, A10), and is computed once. The figures of a
 node are updated with each pod. Amounts are rounded as Kubernetes rounds them: up, for each pod and resource.
@@ -6,7 +6,6 @@ node are updated with each pod. Amounts are rounded as Kubernetes rounds them: u
 
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.node import Node, NodeSpec, Taint
@@ -21,6 +20,7 @@ from evenkeel.api.resources import (
 )
 from evenkeel.api.validation.resource_rules import is_extended
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.pod_resources import has_pod_level_requests, pod_requests
 from evenkeel.quantity import BinarySI, Quantity
 

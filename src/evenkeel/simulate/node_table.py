@@ -8,14 +8,14 @@ resource that every pod is compared by, is left to the plain loop.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.simulate.cluster import MAX_SCORE, Scoring, Strategy, evenness, skips_balance
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.simulate.node_info import Amounts, NodeInfo, PodDemand, is_scalar
+from evenkeel.simulate.plain_cluster import MAX_SCORE, Scoring, Strategy, evenness, skips_balance
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

@@ -5,7 +5,6 @@ run a simulation without flags and without a terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.api.node import Node, NodeStatus
@@ -14,11 +13,13 @@ from evenkeel.api.reading import Reading
 from evenkeel.api.resources import CPU, PODS, ResourceList
 from evenkeel.api.validation.pod_rules import validate_node
 from evenkeel.errors import EvenkeelError, InvalidInput
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import node_allocatable
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import parse_node
 from evenkeel.quantity import BinarySI, Quantity
-from evenkeel.simulate.cluster import (
+from evenkeel.simulate.node_info import NodeInfo, quantity_of
+from evenkeel.simulate.plain_cluster import (
     Cluster,
     NodeRefusal,
     Placement,
@@ -27,7 +28,6 @@ from evenkeel.simulate.cluster import (
     node_infos,
     schedule,
 )
-from evenkeel.simulate.node_info import NodeInfo, quantity_of
 
 # To compare this many pods with nodes in a plain loop takes about as long as to import numpy.
 FEW_COMPARISONS = 20_000

@@ -1,5 +1,6 @@
 /* nameless BYTES WAY: holds a file of so many bytes in the root directory that has no name any more. WAY is `open`;
- * `chroot`: its root is another filesystem then; or `crowd`: behind some thousand others. Prints `done`, and waits. */
+ * `chroot`: its root is another filesystem then; or `crowd`: behind some thousand others that are empty, so that only
+ * who looks behind them finds it. Prints `done`, and waits. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ int main(int count, char **arguments)
     setrlimit(RLIMIT_NOFILE, &most);
     if (!strcmp(way, "crowd"))
         for (int i = 0; i < CROWD; i++)
-            nameless("/nameless", 1);
+            nameless("/nameless", 0);
     nameless("/nameless", count > 1 ? atoll(arguments[1]) : 0);
     if (!strcmp(way, "chroot") && (chdir("/dev/shm") || chroot("."))) {
         perror("chroot");

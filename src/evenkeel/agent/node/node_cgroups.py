@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.own_cgroup import not_the_pods
+from evenkeel.api.pod import Pod
 from evenkeel.cgroup.diff import Action
 from evenkeel.cgroup.driver import CgroupError, Driver, Statistics
 from evenkeel.cgroup.overrides import Overrides, Wanted
@@ -186,6 +187,25 @@ class NodeCgroups:
         directories = dict.fromkeys(self.driver.files(cgroup.path).values())
         return all(os.path.isdir(directory) for directory in directories)
 
+    def too_low(self, pod: Pod) -> str:
+        """Names a memory limit of this specification that cannot be set without an OOM kill: it is lower than the
+        present limit, and lower than what the cgroup holds besides cache that can be dropped. Empty if none is."""
+        file = _LIMIT_FILES[self.driver.version][0]
+        for was, will in self._planner.changed(pod):
+            limit, before = _bytes(will.value(file)), _bytes(was.value(file))
+            if limit is None or (before is not None and before <= limit):
+                continue
+            statistics = self.statistics(was)
+            if statistics is None:
+                continue  # there is no such cgroup yet, or not any more
+            held = statistics.memory_usage_bytes - statistics.memory_droppable_bytes
+            if held >= limit:
+                whose = f'container "{was.container}"' if was.container else "pod"
+                # Kubelet's words: clients look for them.
+                wanted = f"attempting to set {whose} memory limit ({limit}) below current usage ({held})"
+                return f"cannot decrease memory limits: {wanted}"
+        return ""
+
     def oom_kills(self, pod: str, container: str) -> int | None:
         """The kernel's count of OOM kills for the container; None if the cgroup is gone, and its count with it.
 
@@ -255,3 +275,7 @@ class NodeCgroups:
 
     def close(self) -> None:
         self.driver.close()
+
+
+def _bytes(limit: str | None) -> int | None:
+    return None if limit is None or limit in _UNLIMITED else int(limit)

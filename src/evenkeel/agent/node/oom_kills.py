@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from signal import SIGKILL
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.node.node_cgroups import NodeCgroups
@@ -27,6 +27,7 @@ from evenkeel.host.kernel_log import DEVICE
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt, Exit
 
@@ -80,6 +81,10 @@ class OomKills:
         """Whether the kernel has counted a kill of the container's last attempt; None if the count is gone."""
         counted = self._cgroups.oom_kills(record.pod.key, name)
         return None if counted is None else counted > record.state.container(name).oom_kills_at_start
+
+    def has_killed(self, record: PodRecord, attempt: Attempt) -> bool:
+        """Whether the kernel is known to have killed the attempt, which is the container's last."""
+        return attempt in self._seen or bool(self.has_counted(record, attempt.container))
 
     def saw(self, attempt: Attempt) -> None:
         """The kernel has counted or logged an OOM kill of this attempt."""

@@ -12,8 +12,6 @@ import os
 import signal
 import stat
 import time
-from ctypes import CDLL
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
@@ -21,7 +19,9 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload, replicas_of
 from evenkeel.errors import EvenkeelError, Problem, reason
+from evenkeel.host.allocator import give_back_memory
 from evenkeel.host.files import decoded
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.process.process_images import with_absolute_images, workload_with_absolute_images
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -106,7 +106,8 @@ def _read(descriptor: int, known: FileState, profile: Profile) -> FileState:
         return known._replace(fingerprint=fingerprint, busy_since=None)
     file = _parsed(known.file, content, profile)
     if len(content) > _LARGE_BYTES:
-        _give_back_memory()
+        gc.collect()
+        give_back_memory()
     return FileState(file, fingerprint, digest)
 
 
@@ -134,14 +135,6 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
     pods = tuple(with_absolute_images(pod, directory) for pod in reading.pods)
     workloads = tuple(workload_with_absolute_images(one.workload, directory) for one in reading.workloads)
     return PodFile(path, pods, (), warnings, reading.objects, workloads)
-
-
-def _give_back_memory() -> None:
-    """Returns the memory that parsing a large file took to the kernel. The C library would keep it."""
-    gc.collect()
-    trim = getattr(CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
 
 
 def _some(problems: tuple[Problem, ...]) -> tuple[str, ...]:

@@ -68,6 +68,28 @@ def container_problems(spec: PodSpec, volumes: frozenset[str]) -> Problems:
         if not container.is_sidecar:
             yield from _no_restart_on_resize(container.resize_policy, f"{path}.resizePolicy")
 
+    yield from _ephemeral(spec, volumes, names)
+
+
+def _ephemeral(spec: PodSpec, volumes: frozenset[str], names: set[str]) -> Problems:
+    known = {one.name for one in spec.sized_containers}  # as in Kubernetes: a sidecar may be the target
+    for index, one in enumerate(spec.ephemeral_containers):
+        path = f"spec.ephemeralContainers[{index}]"
+        yield from _container(one.container, path, spec, volumes, names)
+        names.add(one.name)
+        for number, mount in enumerate(one.volume_mounts):
+            if mount.sub_path or mount.sub_path_expr:
+                yield forbidden(
+                    f"{path}.volumeMounts[{number}].subPath",
+                    "an ephemeral container mounts whole volumes: leave it out",
+                )
+        target = one.target_container_name
+        if target and target not in known:
+            yield invalid(
+                f"{path}.targetContainerName",
+                f"{shown(target)} is no container of this pod: name one of them",
+            )
+
 
 def _container(
     container: Container,

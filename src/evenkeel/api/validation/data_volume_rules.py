@@ -90,11 +90,14 @@ def _token(token: ServiceAccountTokenProjection, path: str, source: str) -> Prob
 
 def cluster_only_problems(pod: Pod) -> Problems:
     """What a pod of a manifest must not have, because only a cluster can give it."""
+    if pod.spec.ephemeral_containers:
+        why = "they are added to running pods of a cluster (kubectl debug); use evenkeel exec instead"
+        yield Problem("spec.ephemeralContainers", f"not supported in a manifest: {why}", NODE_RULE)
     for index, volume in enumerate(pod.spec.volumes):
         for number, source in enumerate(volume.projected.sources if volume.projected is not None else ()):
             if source.service_account_token is not None:
                 field = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
-                yield Problem(field, f"cannot be had here: {CLUSTER_ONLY}", NODE_RULE)
+                yield Problem(field, f"is not supported here: {CLUSTER_ONLY}", NODE_RULE)
 
 
 def _paths(source: VolumeProjection) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """Rules for lifecycle hooks, for the actions of hooks and probes, and for restart rules of containers."""
 
 from evenkeel.api.container import (
+    RESTART_ACTIONS,
     Container,
     ContainerRestartRule,
     ExecAction,
@@ -20,7 +21,6 @@ from evenkeel.api.problems import (
 from evenkeel.api.validation.name_rules import header_name, plain_text, port_name
 
 _OPERATORS = ("In", "NotIn")
-_RESTART_ALL = "RestartAllContainers"
 _MOST_RULES = 20
 _MOST_CODES = 255
 
@@ -87,10 +87,8 @@ def restart_rule_problems(container: Container, path: str, *, is_init: bool) -> 
 
 
 def _rule(rule: ContainerRestartRule, path: str) -> Problems:
-    if rule.action == _RESTART_ALL:
-        yield unusable(f"{path}.action", f"{_RESTART_ALL} cannot be had here: write Restart")
-    elif rule.action != "Restart":
-        yield not_supported(f"{path}.action", rule.action, ("Restart", _RESTART_ALL))
+    if rule.action not in RESTART_ACTIONS:
+        yield not_supported(f"{path}.action", rule.action, RESTART_ACTIONS)
     codes = rule.exit_codes
     if codes is None:
         yield required(f"{path}.exitCodes", "name the exit codes after which the rule applies")

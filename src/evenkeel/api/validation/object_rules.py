@@ -25,8 +25,8 @@ def service_problems(service: Service) -> Problems:
     if spec.type == EXTERNAL_NAME:
         yield unusable(
             "spec.type",
-            f"ExternalName cannot be had here: no one answers for {shown(spec.external_name)}; write that name where "
-            "the pods have the name of the Service, or hostAliases with its address",
+            f"ExternalName is not supported here: no one answers for {shown(spec.external_name)}; write that name "
+            "where the pods have the name of the Service, or hostAliases with its address",
         )
     for key, value in spec.selector.items():
         if wrong := qualified_name(key):
@@ -66,7 +66,7 @@ def claim_problems(claim: PersistentVolumeClaim) -> Problems:
     if "ReadWriteOncePod" in spec.access_modes:
         yield unusable(
             "spec.accessModes",
-            "ReadWriteOncePod cannot be had here: nothing keeps a second pod from it; write ReadWriteOnce",
+            "ReadWriteOncePod is not supported here: nothing keeps a second pod from it; write ReadWriteOnce",
         )
     if claim.size is None:
         yield required("spec.resources.requests.storage", "a claim needs a size, such as 1Gi")
@@ -74,7 +74,8 @@ def claim_problems(claim: PersistentVolumeClaim) -> Problems:
         yield invalid("spec.resources.requests.storage", f"must be more than 0, not {claim.size}")
     if spec.volume_mode not in ("", "Filesystem"):
         yield unusable(
-            "spec.volumeMode", f"{spec.volume_mode} cannot be had here: a claim is a directory; leave it out"
+            "spec.volumeMode",
+            f"{spec.volume_mode} is not supported here: a claim is a directory; leave it out",
         )
     if spec.volume_name or spec.selector:
         yield unusable(

@@ -1,7 +1,6 @@
-"""What the author of a valid pod should know: the warnings of the API server. The pod runs all the same."""
+"""Warnings about valid pods, as the API server gives them. The pod runs all the same."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from evenkeel.api.container import ContainerPort, EnvVar
 from evenkeel.api.pod import Pod, PodSpec
@@ -12,12 +11,13 @@ from evenkeel.api.validation.network_rules import address_of
 from evenkeel.api.validation.pod_rules import full_name
 from evenkeel.api.volume_types import Volume
 from evenkeel.errors import Problem
+from evenkeel.named_tuples import NamedTuple
 
 WARNING = "Warning"
 
 
 def warnings(pod: Pod) -> Problems:
-    """What the author of a valid pod should know. The pod runs all the same."""
+    """The warnings about a valid pod."""
     spec = pod.spec
     if dns_label(full_name(pod.metadata)):
         yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)

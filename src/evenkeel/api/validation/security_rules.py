@@ -27,8 +27,9 @@ _GROUP_POLICIES = ("Merge", "Strict")
 _CHANGE_POLICIES = ("Always", "OnRootMismatch")
 _LONGEST_PROFILE = 4095
 _LONGEST_SYSCTL = 253
-_SYSCTL = re.compile(r"[a-z0-9]+([-_]+[a-z0-9]+)*([./][a-z0-9]+([-_]+[a-z0-9]+)*)*").fullmatch
-_OF_IPC = re.compile(r"kernel\.(shm|msg|sem$)|fs\.mqueue\.").match  # sysctls of the IPC namespace
+# Compiled when first needed: few pods set a sysctl.
+_SYSCTL = r"[a-z0-9]+([-_]+[a-z0-9]+)*([./][a-z0-9]+([-_]+[a-z0-9]+)*)*"
+_OF_IPC = r"kernel\.(shm|msg|sem$)|fs\.mqueue\."  # sysctls of the IPC namespace
 _OF_NETWORK = "net."
 
 
@@ -73,7 +74,7 @@ def _namespaces(spec: PodSpec) -> Problems:
             ("hostNetwork", spec.host_network), ("HostPID", spec.host_pid), ("HostIPC", spec.host_ipc)
         ):  # fmt: skip
             if is_asked:
-                yield forbidden(f"spec.{field}", "it cannot be had together with hostUsers: false")
+                yield forbidden(f"spec.{field}", "it cannot be combined with hostUsers: false")
 
 
 def _common(context: SecurityContext | PodSecurityContext, path: str) -> Problems:
@@ -135,7 +136,7 @@ def _sysctls(sysctls: tuple[Sysctl, ...], path: str, spec: PodSpec) -> Problems:
         name, field = sysctl.name, f"{path}[{index}].name"
         if not name:
             yield required(field, "write a name such as net.core.somaxconn")
-        elif len(name) > _LONGEST_SYSCTL or not _SYSCTL(name):
+        elif len(name) > _LONGEST_SYSCTL or not re.fullmatch(_SYSCTL, name):
             yield invalid(
                 field,
                 f"{shown(name)} must be a name such as net.core.somaxconn, of at most {_LONGEST_SYSCTL} characters",
@@ -146,7 +147,7 @@ def _sysctls(sysctls: tuple[Sysctl, ...], path: str, spec: PodSpec) -> Problems:
         dotted = name.replace("/", ".")
         if spec.host_network and dotted.startswith(_OF_NETWORK):
             yield invalid(field, f"{shown(name)} would be set for the whole host, since hostNetwork is true")
-        elif spec.host_ipc and _OF_IPC(dotted):
+        elif spec.host_ipc and re.match(_OF_IPC, dotted):
             yield invalid(field, f"{shown(name)} would be set for the whole host, since hostIPC is true")
 
 

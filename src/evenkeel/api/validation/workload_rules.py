@@ -51,6 +51,8 @@ MAX_INDEXES = 10_000
 _LONGEST_CRON_JOB = 52  # its Jobs have eleven characters more
 _PERCENT = re.compile(r"[0-9]{1,3}%", re.ASCII).fullmatch
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_OTHER_THAN_TEXT = frozenset(("true", "false", "yes", "no", "on", "off", "y", "n", "null"))
 
 
 def validate_workload(workload: Workload) -> Problems:
@@ -131,11 +133,14 @@ def _requirements(selector: LabelSelector) -> Problems:
 
 
 def _some(labels: Mapping[str, str]) -> str:
-    return (
-        "{" + ", ".join(f"{key}: {value}" for key, value in list(labels.items())[:3]) + "}"
-        if labels
-        else "{app: NAME}"
-    )
+    """A few labels, as they can be copied to a manifest."""
+    few = list(labels.items())[:3] or [("app", "NAME")]
+    return "{" + ", ".join(f"{key}: {_as_text(value)}" for key, value in few) + "}"
+
+
+def _as_text(value: str) -> str:
+    """In quotes where YAML 1.1, which Kubernetes reads, takes the plain word for a number or a truth value."""
+    return value if _PLAIN_WORD.fullmatch(value) and value.lower() not in _OTHER_THAN_TEXT else shown(value)
 
 
 # Deployment, DaemonSet and StatefulSet

@@ -242,6 +242,10 @@ class CgroupfsDriver(ABC):
     def _before_removal(self, path: str) -> None:
         """Called before a cgroup is removed."""
 
+    @abstractmethod
+    def _after_removal(self, path: str) -> None:
+        """Called after a cgroup was removed from every hierarchy that we use."""
+
     # What v1 and v2 share
 
     def _with_inherited(self, observed: Observed, paths: Sequence[str]) -> Observed:
@@ -309,6 +313,7 @@ class CgroupfsDriver(ABC):
                     if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
                         return refused
                     raise refused from None
+            self._after_removal(path)
         return None
 
     def _kill_frozen(self, path: str) -> None:

@@ -145,7 +145,8 @@ class Systemd:
                 return self._jobs.pop(job)
             self._job_ended.clear()
             try:
-                await asyncio.wait_for(self._job_ended.wait(), _JOB_CHECK_SECONDS)
+                async with asyncio.timeout(_JOB_CHECK_SECONDS):
+                    await self._job_ended.wait()
             except TimeoutError:
                 if job not in self._jobs and not await self._is_waiting(job):
                     return self._jobs.pop(job, "done")
@@ -213,7 +214,8 @@ class Systemd:
     async def _exchange(self, message: "Message", deadline: float) -> "Message | None":
         left = deadline - time.monotonic()
         bus = await self._connected()
-        return await asyncio.wait_for(bus.call(message), left)
+        async with asyncio.timeout(left):
+            return await bus.call(message)
 
     async def _connected(self) -> "MessageBus":
         if self._connecting is None:
@@ -231,7 +233,8 @@ class Systemd:
         self._job_ended = asyncio.Event()
         try:
             bus = MessageBus(self._address or None, BusType.SYSTEM)
-            await asyncio.wait_for(bus.connect(), self._timeout_seconds)
+            async with asyncio.timeout(self._timeout_seconds):
+                await bus.connect()
         except TimeoutError:
             raise self._timed_out("", "be reached") from None
         except (OSError, EOFError, AuthError, InvalidAddressError) as error:
@@ -243,7 +246,8 @@ class Systemd:
         subscribe = Message(_SYSTEMD, _MANAGER_PATH, _MANAGER, "Subscribe")
         match = Message(_DBUS, "/org/freedesktop/DBus", _DBUS, "AddMatch", signature="s", body=[_REMOVED])
         for message in (match, subscribe):  # an error costs only time: jobs are polled too
-            await asyncio.wait_for(bus.call(message), self._timeout_seconds)
+            async with asyncio.timeout(self._timeout_seconds):
+                await bus.call(message)
         return bus
 
     def _note_job(self, message: "Message") -> None:

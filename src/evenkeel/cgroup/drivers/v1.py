@@ -210,6 +210,13 @@ class V1Driver(CgroupfsDriver):
         if cpu is not None:
             with suppress(OSError):  # it has none, or is gone
                 cpu.write(path, "cpu.cfs_quota_us", "-1")
+        self._remove_from_others(path)
+
+    def _after_removal(self, path: str) -> None:
+        """A process that was about to end when we tried has left all hierarchies at once."""
+        self._remove_from_others(path)
+
+    def _remove_from_others(self, path: str) -> None:
         for hierarchy in self._others:
             with suppress(OSError):  # it is in use
                 hierarchy.remove(path)

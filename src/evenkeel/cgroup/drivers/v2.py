@@ -112,6 +112,9 @@ class V2Driver(CgroupfsDriver):
     def _before_removal(self, path: str) -> None:
         pass
 
+    def _after_removal(self, path: str) -> None:
+        pass
+
     def _await_event(self, path: str, has_come: Callable[[bytes], bool], seconds: float) -> bool:
         """Waits until `has_come` accepts cgroup.events, or the cgroup is gone; False if it takes longer than
         `seconds`."""

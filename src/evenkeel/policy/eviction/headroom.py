@@ -7,8 +7,8 @@ kernel.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.thresholds import Threshold, threshold_amount
 from evenkeel.policy.eviction.usage import Resource, resource_of
 
@@ -79,9 +79,8 @@ def disk_polling_seconds(threshold: Threshold, available: int, capacity: int) ->
 # memory again. Where they would use all of it, reclaim only delays an eviction that is needed anyway.
 
 _WORTH_SECONDS = 0.25  # the reclaimed memory must last for at least this long
-_LEAST_TREND_SECONDS = (
-    0.02  # over a shorter time one sees the steps in which the kernel counts, not the growth
-)
+# Over a shorter time one sees the steps in which the kernel counts, not the growth.
+_LEAST_TREND_SECONDS = 0.02
 _MOST_TREND_SECONDS = 0.5  # older figures say nothing about the growth of today
 
 
@@ -118,9 +117,8 @@ def is_reclaim_enough(reclaimable_bytes: int, short_bytes: int, growth_bytes_per
 # While an eviction is under way: whether pods above their request are frozen or throttled.
 
 _TIGHT_SHARE = 2  # less than half of the reserve is left
-_GROWN_SHARE = (
-    64  # of the reserve: a pod above its request by less can do no harm before the next measurement
-)
+# Of the reserve: a pod above its request by less can do no harm before the next measurement.
+_GROWN_SHARE = 64
 
 
 def is_tight(left_bytes: int, reserve_bytes: int) -> bool:

@@ -9,11 +9,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from math import inf, isfinite, nan
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from evenkeel.api.config import PODS_ENFORCED, KubeletConfiguration, defaulted
 from evenkeel.api.scalars import Duration
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import BinarySI, Quantity
 
 _Parsed = TypeVar("_Parsed")
@@ -267,29 +268,26 @@ def to_float32(number: float) -> float:
 _DIGITS = r"\d+(?:_\d+)*"
 _HEX_DIGITS = r"[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*"
 _EXPONENT = rf"[+-]?{_DIGITS}"
-_DECIMAL = re.compile(
-    rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE]{_EXPONENT})?", re.ASCII
-).fullmatch
-_HEXADECIMAL = re.compile(
-    rf"[+-]?0[xX](?:_?{_HEX_DIGITS}\.?(?:{_HEX_DIGITS})?|\.{_HEX_DIGITS})[pP]{_EXPONENT}", re.ASCII
-).fullmatch
-_INFINITY = re.compile(r"[+-]?inf(?:inity)?", re.ASCII | re.IGNORECASE).fullmatch
+# Compiled when first needed: the default thresholds need the first one, and most configurations no other.
+_DECIMAL = rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE]{_EXPONENT})?"
+_HEXADECIMAL = rf"[+-]?0[xX](?:_?{_HEX_DIGITS}\.?(?:{_HEX_DIGITS})?|\.{_HEX_DIGITS})[pP]{_EXPONENT}"
+_INFINITIES = {f"{sign}{word}" for sign in ("", "+", "-") for word in ("inf", "infinity")}
 _LONGEST_NUMBER = 80
 
 
 def _float32(text: str) -> float | None:
     """The 32-bit float nearest to the number in `text`; None if `text` is not a number or is too large."""
-    if _INFINITY(text):
+    if text.lower() in _INFINITIES:
         return -inf if text[0] == "-" else inf
     if text.lower() == "nan":
         return nan
     if len(text) > _LONGEST_NUMBER:
         return None
     try:
-        if _DECIMAL(text):
+        if re.fullmatch(_DECIMAL, text, re.ASCII):
             number = float(text)
             return _rounded_once(number, text) if isfinite(number) else None
-        if _HEXADECIMAL(text):
+        if re.fullmatch(_HEXADECIMAL, text, re.ASCII):
             return to_float32(float.fromhex(text.replace("_", "")))
     except OverflowError:
         pass

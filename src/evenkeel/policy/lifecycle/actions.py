@@ -7,11 +7,18 @@ runs, with the rest of its grace period. So an agent that was killed continues w
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import ContainerStateWaiting, Pod
-from evenkeel.policy.lifecycle.pod_state import ContainerRecord, LifecycleSettings, PodState, TerminalStatus
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.policy.lifecycle.pod_state import (
+    AS_RESTART,
+    LEAST_GRACE_SECONDS,
+    ContainerRecord,
+    LifecycleSettings,
+    PodState,
+    TerminalStatus,
+)
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
     backoff_text,
@@ -20,15 +27,17 @@ from evenkeel.policy.lifecycle.restarts import (
     grace_seconds,
     is_done,
     outcome,
+    restarts_all,
     sidecars,
 )
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP = "CrashLoopBackOff"
+CONTAINER_CREATING = "ContainerCreating"
 ERR_IMAGE_PULL, IMAGE_PULL_BACKOFF = "ErrImagePull", "ImagePullBackOff"
-_PULL_ERROR_SECONDS = (
-    2.0  # how long the error of a pull is shown as such; then the container is in its back-off
-)
+# How long the error of a pull is shown as such; then the container is in its back-off.
+_PULL_ERROR_SECONDS = 2.0
+_RESTART_ALL_REASON = "all containers restart: one has ended with an exit code that asks for it"
 
 Waiting = ContainerStateWaiting
 
@@ -46,9 +55,9 @@ class Actions(NamedTuple):
     stop: tuple[Stop, ...] = ()  # all at once; sidecars follow when their turn comes
     init_container: int | None = None  # the one that runs now, for the plan (PlannedPod)
     is_over: bool = False  # nothing runs, and nothing will be started again
-    verdict: TerminalStatus | None = (
-        None  # if it is new: the agent sets it in the state, which stops the rest
-    )
+    all_again: bool = False  # all containers have ended, and all must start again
+    # If it is new: the agent sets it in the state, which stops the rest.
+    verdict: TerminalStatus | None = None
     waiting: Mapping[str, Waiting] = MappingProxyType({})
     wake_at: float | None = None  # when to decide again if nothing happens before
 
@@ -58,6 +67,8 @@ def actions(pod: Pod, state: PodState, now: float, settings: LifecycleSettings) 
     late = _deadline_exceeded(pod, state, now)
     known = state if late is None else state._replace(verdict=late)
     ending = _ending(pod, known)
+    if ending is None and restarts_all(pod, state):
+        return _restarting_all(pod, state, now)
     if ending is None:
         return _running(pod, state, now)
     done = _stopping(pod, known, ending, now, settings)
@@ -136,8 +147,10 @@ def _stopping(pod: Pod, state: PodState, ending: _Ending, now: float, settings: 
 
 
 def _in_stop_order(pod: Pod) -> Iterator[Container]:
-    """Sidecars last and in reverse order: a container may need every sidecar that was started before it."""
+    """Sidecars last and in reverse order: a container may need every sidecar that was started before it. Ephemeral
+    containers end with the others."""
     yield from pod.spec.containers
+    yield from (one.container for one in pod.spec.ephemeral_containers)
     yield from (container for container in pod.spec.init_containers if not container.is_sidecar)
     yield from reversed(tuple(sidecars(pod)))
 
@@ -154,7 +167,9 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
     current = current_init_container(pod, state)
     init_containers = pod.spec.init_containers
     begun = init_containers if current is None else init_containers[: current + 1]
-    candidates = [each for place, each in enumerate(begun) if each.is_sidecar or place == current]
+    # As in kubelet, ephemeral containers come first: they help where the init containers do not get on.
+    candidates = list(_ephemeral(pod, state))
+    candidates += [each for place, each in enumerate(begun) if each.is_sidecar or place == current]
     if current is None:
         candidates += pod.spec.containers
     start: list[str] = []
@@ -184,6 +199,31 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
     )
 
 
+def _restarting_all(pod: Pod, state: PodState, now: float) -> Actions:
+    """As in kubelet, all containers but the ephemeral ones are stopped with the shortest grace period."""
+    records = {each.name: state.container(each.name) for each in pod.spec.sized_containers}
+    stop = []
+    for name, record in records.items():
+        if record.is_running:
+            by = now + LEAST_GRACE_SECONDS if record.stop_by is None else record.stop_by
+            grace = max(min(by - now, LEAST_GRACE_SECONDS), 0.0)
+            stop.append(Stop(name, record.stopping or _RESTART_ALL_REASON, grace, AS_RESTART))
+    return Actions(
+        stop=tuple(stop),
+        all_again=not any(record.is_alive for record in records.values()),
+        init_container=current_init_container(pod, state),
+        waiting=_waiting(pod, state, now, will_start=True),
+        wake_at=_deadline(pod, state),
+    )
+
+
+def _ephemeral(pod: Pod, state: PodState) -> Iterator[Container]:
+    """The ephemeral containers that may run now. One that is to enter another container waits until that runs."""
+    for one in pod.spec.ephemeral_containers:
+        if not one.target_container_name or state.container(one.target_container_name).is_running:
+            yield one.container
+
+
 def _holds_back(container: Container, record: ContainerRecord, *, is_starting: bool) -> bool:
     """Whether containers after this one are not started yet: it is about to run its postStart hook, or runs it. A
     container that waits for data of its own does not hold back others."""
@@ -193,17 +233,24 @@ def _holds_back(container: Container, record: ContainerRecord, *, is_starting: b
 
 
 def _waiting(pod: Pod, state: PodState, now: float, *, will_start: bool) -> Mapping[str, Waiting]:
-    first = Waiting("PodInitializing" if pod.spec.init_containers else "ContainerCreating")
+    first = Waiting("PodInitializing" if pod.spec.init_containers else CONTAINER_CREATING)
     found = {}
     for container in pod.spec.every_container:
         record = state.container(container.name)
         if record.is_running and not record.in_post_start:
             continue
         if record.held_up and not record.is_asked_for:
-            found[container.name] = _held_up(container, record, now)
+            # What all containers of the pod need could not be made.
+            is_shared = record.held_up == CONTAINER_CREATING
+            found[container.name] = (
+                first._replace(message=record.held_up_message)
+                if is_shared
+                else _held_up(container, record, now)
+            )
             continue
         is_next = will_start and not is_done(pod, container, record)
-        if record.is_alive or record.ended is None or (is_next and not record.has_begun):
+        is_anew = is_next and not record.has_begun and record.start_after <= now
+        if record.is_alive or record.ended is None or is_anew:
             found[container.name] = first
         elif is_next and record.start_after > now:
             wait = record.start_after - record.ended.finished_at

@@ -1,4 +1,4 @@
-"""How each event changes the state of a pod: a start, an end, a probe result, a deletion.
+"""How each event changes the state of a pod: a start, an end, a probe result. Stops are in `stops`.
 
 Each function returns the new state. The agent writes it to the journal before it acts on it.
 """
@@ -8,10 +8,7 @@ from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import NOTHING_REQUIRED, ResourceRequirements
 from evenkeel.policy.eviction.decide import EVICTED
-from evenkeel.policy.lifecycle.actions import Stop, actions
 from evenkeel.policy.lifecycle.pod_state import (
-    AS_FAILURE,
-    AS_RESTART,
     ContainerRecord,
     Ended,
     LifecycleSettings,
@@ -20,7 +17,7 @@ from evenkeel.policy.lifecycle.pod_state import (
 )
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
-    grace_seconds,
+    asks_for_all,
     image_backoff_seconds,
     restart_backoff,
     restarts_after,
@@ -72,7 +69,24 @@ def begun_anew(state: PodState) -> PodState:
         state = not_started(state, name)
         record = state.container(name)
         assert not record.is_running, f"{name} runs"
-        state = state.with_container(name, record._replace(attempts_before=record.attempt, start_after=0.0))
+        begun = record._replace(
+            attempts_before=record.attempt,
+            runs_again=record.runs_again and not record.has_begun,
+            start_after=0.0,
+        )
+        state = state.with_container(name, begun)
+    return state
+
+
+def all_again(pod: Pod, state: PodState) -> PodState:
+    """All containers have ended because one of them asked for that (`RestartAllContainers`). They start again, init
+    containers first, whatever their restart policies are. The one that asked keeps its back-off."""
+    for container in pod.spec.sized_containers:
+        record = state.container(container.name)
+        assert not record.is_alive, f"{container.name} runs"
+        start_after = record.start_after if asks_for_all(container, record) else 0.0
+        again = record._replace(attempts_before=record.attempt, runs_again=True, start_after=start_after)
+        state = state.with_container(container.name, again)
     return state
 
 
@@ -121,7 +135,8 @@ def started(
     its postStart hook runs it is neither."""
     is_started = container.startup_probe is None and not in_post_start
     is_ready = is_started and container.readiness_probe is None
-    record = state.container(container.name)._replace(
+    before = state.container(container.name)
+    record = before._replace(
         is_asked_for=False,
         held_up_seconds=0.0,
         started_at=started_at,
@@ -133,18 +148,28 @@ def started(
         oom_kills_at_start=oom_kills_at_start,
         is_started=is_started,
         is_ready=is_ready,
-        ready_changed_at=started_at,
+        # One that is not ready was not ready before, either.
+        ready_changed_at=started_at if is_ready else before.ready_changed_at,
         resources=None if resources == NOTHING_REQUIRED else resources,
     )
     return state.with_container(container.name, record)
 
 
 def start_failed(
-    state: PodState, name: str, message: str, now: float, settings: LifecycleSettings
+    pod: Pod,
+    state: PodState,
+    name: str,
+    message: str,
+    now: float,
+    settings: LifecycleSettings,
+    *,
+    is_oom_killed: bool = False,
 ) -> PodState:
-    """The attempt ended before it ran. The next attempt waits for its back-off."""
+    """The attempt ended before it ran. The next attempt waits for its back-off. Its process may have been OOM-killed
+    while it was being set up, which may end the whole pod (A17)."""
     end = Ended(START_ERROR_CODE, 0, START_ERROR, message, 0.0, now)
-    return _ended(state, name, end, settings)
+    state = _ended(state, name, end, settings)
+    return _after_oom_kill(pod, state, name, now, settings) if is_oom_killed else state
 
 
 def ended(
@@ -174,9 +199,7 @@ def ended(
     begun = started_at or record.started_at or 0.0
     end = Ended(exit_code, signal, reason, message or record.stopping, begun, finished_at, record.stopped_as)
     state = _ended(state, name, end, settings)
-    if is_oom_killed and settings.profile is Profile.DOCUMENTS and state.deleted_at is None:
-        return _after_oom_kill(pod, state, name, finished_at, settings)
-    return state
+    return _after_oom_kill(pod, state, name, finished_at, settings) if is_oom_killed else state
 
 
 def post_started(state: PodState, container: Container, now: float) -> PodState:
@@ -213,39 +236,6 @@ def with_readiness(state: PodState, name: str, *, is_ready: bool, now: float) ->
     return state.with_container(name, record._replace(is_ready=is_ready, ready_changed_at=now))
 
 
-def asked_to_stop(state: PodState, stop: Stop, now: float) -> PodState:
-    """The stop is decided. Its grace period begins now and continues even if the agent is killed. If the stop is asked
-    for twice, the sooner end counts."""
-    record = state.container(stop.container)
-    if not record.is_running:
-        return state
-    by = now + stop.grace_seconds
-    by = by if record.stop_by is None else min(by, record.stop_by)
-    record = record._replace(
-        stopping=record.stopping or stop.reason, stop_by=by, stopped_as=record.stopped_as or stop.stopped_as
-    )
-    return state.with_container(stop.container, record)
-
-
-def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
-    """The stop of a container whose liveness or startup probe has failed. The restart policy decides what follows."""
-    probe = container.startup_probe if kind == "startup" else container.liveness_probe
-    own = probe.termination_grace_period_seconds if probe is not None else None
-    grace = grace_seconds(pod) if own is None else float(own)
-    reason = f"{kind} probe failed: {message}" if message else f"{kind} probe failed"
-    return Stop(container.name, reason, grace, AS_FAILURE)
-
-
-def image_stop(pod: Pod, container: Container) -> Stop:
-    """The stop of a container that has got another image. It starts again with that one."""
-    return Stop(container.name, "its image has changed", grace_seconds(pod), AS_RESTART)
-
-
-def hook_stop(pod: Pod, container: Container, message: str) -> Stop:
-    """The stop of a container whose postStart hook has failed. The restart policy decides what follows."""
-    return Stop(container.name, f"postStart hook failed: {message}", grace_seconds(pod), AS_FAILURE)
-
-
 def clock_moved(state: PodState, seconds: float) -> PodState:
     """The machine's clock was set forward by so many seconds, or back: what is to happen later happens as much later
     as before, and what has begun is as old as before."""
@@ -254,6 +244,7 @@ def clock_moved(state: PodState, seconds: float) -> PodState:
             started_at=_moved(record.started_at, seconds),
             start_after=record.start_after + seconds if record.start_after else 0.0,
             stop_by=_moved(record.stop_by, seconds),
+            ready_changed_at=record.ready_changed_at + seconds if record.ready_changed_at else 0.0,
         )
         for name, record in state.containers.items()
     }
@@ -270,25 +261,6 @@ def _moved(at: float | None, seconds: float) -> float | None:
     return None if at is None else at + seconds
 
 
-def deleted(pod: Pod, state: PodState, now: float, given_seconds: float | None = None) -> PodState:
-    """The deletion of the pod was asked for. If it is asked for twice, the sooner end counts."""
-    given = grace_seconds(pod) if given_seconds is None else given_seconds
-    if state.deleted_at is None:
-        return state._replace(deleted_at=now, deletion_grace_seconds=given)
-    before = state.deletion_grace_seconds
-    before = grace_seconds(pod) if before is None else before
-    return state._replace(deletion_grace_seconds=min(before, max(now + given - state.deleted_at, 0.0)))
-
-
-def agent_ends(pod: Pod, state: PodState, since: float, now: float, settings: LifecycleSettings) -> PodState:
-    """The agent is shutting down since then, and stops the containers. Their order is that of a deleted pod: sidecars
-    last. The pod is not deleted: the next agent starts them again."""
-    for stop in actions(pod, deleted(pod, state, since), now, settings).stop:
-        why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
-        state = asked_to_stop(state, why, now)
-    return state
-
-
 def with_terminal_status(state: PodState, terminal: TerminalStatus) -> PodState:
     """A terminal status is set once: a later one changes nothing."""
     return state if state.verdict is not None else state._replace(verdict=terminal)
@@ -303,6 +275,7 @@ def _ended(state: PodState, name: str, end: Ended, settings: LifecycleSettings) 
         id=record.id,
         image_id=record.image_id,
         ended=end._replace(id=record.id) if record.id else end,
+        ended_before=record.ended,
         start_after=end.finished_at + backoff.seconds,
         backoff_seconds=backoff.next_seconds,
         oom_kills=record.oom_kills,
@@ -315,6 +288,10 @@ def _after_oom_kill(
     pod: Pod, state: PodState, name: str, now: float, settings: LifecycleSettings
 ) -> PodState:
     """A17: a BestEffort pod is evicted at once, a Burstable pod when a container has used up its retries."""
+    if settings.profile is not Profile.DOCUMENTS or state.deleted_at is not None:
+        return state
+    if pod.spec.ephemeral(name) is not None:
+        return state  # a debugger does not end the pod that it looks into
     record = state.container(name)
     recent = record.oom_kills and now - record.oom_kills[-1] <= settings.oom_retries_reset_seconds
     kills = (*record.oom_kills, now) if recent else (now,)

@@ -6,14 +6,16 @@ seconds since the epoch. Every value can be encoded and decoded (`api.encode`, `
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import KubeletConfiguration, Profile, defaulted
 from evenkeel.api.resources import ResourceRequirements
+from evenkeel.named_tuples import NamedTuple
 
 # `stopped_as`: what a stop by the agent means to the restart policy, whatever the exit code. Empty for all other ends.
 AS_FAILURE = "failure"  # a probe failed: it counts as a failure
 AS_RESTART = "restart"  # the container is started again at once, unless the restart policy is Never
+
+LEAST_GRACE_SECONDS = 2.0  # as in kubelet
 
 
 class Ended(NamedTuple):
@@ -38,6 +40,7 @@ class ContainerRecord(NamedTuple):
 
     attempt: int = 0
     attempts_before: int = 0  # before the pod began anew (`changes.begun_anew`)
+    runs_again: bool = False  # until it has begun: it starts, however it ended before (`changes.all_again`)
     is_asked_for: bool = False  # the start was decided, and its outcome is not known yet
     held_up: str = ""  # why the last start was not begun: ErrImageNeverPull, CreateContainerConfigError
     held_up_message: str = ""
@@ -49,6 +52,7 @@ class ContainerRecord(NamedTuple):
     id: str = ""  # in a container runtime, of this attempt or (between two attempts) the last: containerd://…
     image_id: str = ""  # the image with its digest in the registry, of this attempt or the last
     ended: Ended | None = None  # the last end; it stays while a later attempt runs
+    ended_before: Ended | None = None  # the end before that
     backoff_seconds: float = 0.0  # the next back-off; 0 means "no wait"
     start_after: float = 0.0  # no start before this time
     oom_kills: tuple[float, ...] = ()  # times of the OOM kills that count for A17
@@ -119,7 +123,7 @@ class LifecycleSettings(NamedTuple):
     first_backoff_seconds: float = 10.0
     greatest_backoff_seconds: float = 300.0
     backoff_reset_seconds: float = 600.0
-    least_sidecar_grace_seconds: float = 2.0  # if the pod's grace period is used up
+    least_sidecar_grace_seconds: float = LEAST_GRACE_SECONDS  # if the pod's grace period is used up
     oom_retries: int = 3  # A17
     oom_retries_reset_seconds: float = 600.0
 

@@ -3,7 +3,6 @@ them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
@@ -17,21 +16,31 @@ from evenkeel.api.pod import (
     PodCondition,
     PodStatus,
 )
-from evenkeel.api.resources import CPU, MEMORY
+from evenkeel.api.resources import CPU, MEMORY, NO_RESOURCES, ResourceRequirements
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Refusal
 from evenkeel.policy.eviction.decide import DISRUPTION_TARGET, TERMINATED_BY_NODE
-from evenkeel.policy.lifecycle.pod_state import ContainerRecord, Ended, PodState, TerminalStatus
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, ContainerRecord, Ended, PodState, TerminalStatus
+from evenkeel.policy.lifecycle.resize import in_force
 from evenkeel.policy.lifecycle.restarts import (
     FAILED,
     SUCCEEDED,
     current_init_container,
     has_initialized,
+    may_restart_all,
     outcome,
     restarts_after,
+    restarts_all,
     runs_before_others,
     sidecars,
 )
-from evenkeel.policy.pod_resources import RESIZE_PENDING
+from evenkeel.policy.pod_resources import (
+    RESIZE_ERROR,
+    RESIZE_IN_PROGRESS,
+    RESIZE_PENDING,
+    pod_limits,
+    pod_requests,
+)
 from evenkeel.policy.qos import container_class, pod_class
 
 PENDING, RUNNING = "Pending", "Running"
@@ -58,6 +67,15 @@ def pod_status(
     )
     if not state.accepted_at:
         return known  # it was refused and has no containers here
+    if profile is Profile.KUBERNETES:
+        # What the pod as a whole was granted, and what it has. A kubelet since 1.36 says so.
+        now = in_force(pod, state)
+        granted = pod_requests(pod) or NO_RESOURCES
+        held = granted if now is pod else pod_requests(now) or NO_RESOURCES
+        known = known._replace(
+            allocated_resources=granted,
+            resources=ResourceRequirements(held, pod_limits(now) or NO_RESOURCES),
+        )
 
     def statuses(containers: Sequence[Container]) -> tuple[ContainerStatus, ...]:
         return tuple(_container(pod, each, state, waiting, runtime) for each in containers)
@@ -67,6 +85,11 @@ def pod_status(
         start_time=timestamp(state.accepted_at),
         init_container_statuses=statuses(pod.spec.init_containers),
         container_statuses=statuses(pod.spec.containers),
+        ephemeral_container_statuses=tuple(
+            # Nobody asks whether they are ready.
+            status._replace(ready=False, started=None)
+            for status in statuses([one.container for one in pod.spec.ephemeral_containers])
+        ),
     )
 
 
@@ -78,15 +101,33 @@ def with_addresses(status: PodStatus, host: str, own: tuple[str, ...] | None) ->
     return status.with_addresses(host, () if status.phase in (SUCCEEDED, FAILED) else own)
 
 
-def with_pending_resize(status: PodStatus, pending: Refusal | None, now: float) -> PodStatus:
-    """The status with the condition PodResizePending. `pending` says why the resize waits; None if none waits. A resize
-    that waited before keeps its time."""
-    before = next((one for one in status.conditions if one.type == RESIZE_PENDING), None)
-    others = tuple(one for one in status.conditions if one.type != RESIZE_PENDING)
-    if pending is None:
-        return status if before is None else status._replace(conditions=others)
-    found = _Found(RESIZE_PENDING, True, now, pending.reason, pending.message)
-    return status._replace(conditions=(*others, _condition(found, before)))
+def with_resize(status: PodStatus, refusal: Refusal | None, now: float, *, in_progress: bool) -> PodStatus:
+    """The status with the conditions of a resize. `refusal` says why it waits; None if none waits. With `in_progress`
+    it was granted, and a container has not restarted for it yet. A condition that was there before keeps its time."""
+    wanted = {
+        RESIZE_PENDING: None,
+        RESIZE_IN_PROGRESS: _Found(RESIZE_IN_PROGRESS, True, now) if in_progress else None,
+    }
+    if refusal is not None:
+        condition = RESIZE_IN_PROGRESS if refusal.reason == RESIZE_ERROR else RESIZE_PENDING
+        wanted[condition] = _Found(condition, True, now, refusal.reason, refusal.message)
+    before = {one.type: one for one in status.conditions}
+    if not any(wanted.values()) and before.keys().isdisjoint(wanted):
+        return status
+    others = tuple(one for one in status.conditions if one.type not in wanted)
+    found = (_condition(one, before.get(one.type)) for one in wanted.values() if one is not None)
+    return status._replace(conditions=(*others, *found))
+
+
+def is_resize_in_progress(pod: Pod, state: PodState) -> bool:
+    """Whether a container still has other amounts than it was granted, and restarts for them."""
+    for container in pod.spec.sized_containers:
+        record = state.container(container.name)
+        restarts = record.ended is not None and record.ended.stopped_as == AS_RESTART
+        is_other = record.resources is not None and record.resources != container.resources
+        if is_other and (record.is_alive or restarts):
+            return True
+    return False
 
 
 def pod_phase(pod: Pod, state: PodState) -> str:
@@ -94,7 +135,9 @@ def pod_phase(pod: Pod, state: PodState) -> str:
     if state.verdict is not None and not state.is_alive:
         return state.verdict.phase
     if not has_initialized(pod, state):
-        return PENDING
+        # As in kubelet, a pod whose containers all restart waits again for its init containers only.
+        again = any(record.runs_again for record in state.containers.values())
+        return RUNNING if again and not pod.spec.init_containers else PENDING
     regular = [(each, state.container(each.name)) for each in pod.spec.containers]
     if any((not record.is_running or record.in_post_start) and record.ended is None for _, record in regular):
         return PENDING
@@ -102,10 +145,15 @@ def pod_phase(pod: Pod, state: PodState) -> str:
         return RUNNING
     if any(state.container(each.name).is_running for each in sidecars(pod)):
         return RUNNING
+    if any(state.container(each.name).is_alive for each in pod.spec.ephemeral_containers):
+        return RUNNING
     is_ending = state.deleted_at is not None
     if any(record.is_asked_for for _, record in regular) or (
         not is_ending
-        and any(record.ended and restarts_after(pod, each, record.ended) for each, record in regular)
+        and (
+            restarts_all(pod, state)
+            or any(record.ended and restarts_after(pod, each, record.ended) for each, record in regular)
+        )
     ):
         return RUNNING
     return outcome(pod, state, 0.0).phase
@@ -141,7 +189,9 @@ def _container(
     elif container.name in waiting or last is None:
         current = ContainerState(waiting=waiting.get(container.name, _NOT_STARTED))
     else:
-        current, last = ContainerState(terminated=last), None
+        before = record.ended_before
+        last_id = id_of(before.id if before is not None else "", record.attempt - 1)
+        current, last = ContainerState(terminated=last), _terminated(before, last_id)
     return ContainerStatus(
         name=container.name,
         state=current,
@@ -195,6 +245,8 @@ def _conditions(pod: Pod, state: PodState, phase: str) -> tuple[PodCondition, ..
         ready,
         _Found("PodScheduled", is_true=True, since=state.accepted_at),
     )
+    if may_restart_all(pod):
+        found += (_all_restarting(pod, state),)
     if state.verdict is not None and state.verdict.is_disruption:
         found += (_disruption(state.verdict),)
     ours = tuple(_condition(each, before.get(each.type)) for each in found)
@@ -216,10 +268,10 @@ def _condition(found: _Found, before: PodCondition | None) -> PodCondition:
 
 def _ready_to_start(state: PodState, phase: str) -> _Found:
     """True from the first start until the pod is over: its cgroups and volumes are there."""
-    is_true = phase not in (SUCCEEDED, FAILED) and any(
-        record.has_begun for record in state.containers.values()
-    )
-    return _Found("PodReadyToStartContainers", is_true, _over_at(state) or state.accepted_at)
+    if phase in (SUCCEEDED, FAILED):
+        return _Found("PodReadyToStartContainers", False, _over_at(state) or state.accepted_at)
+    is_true = any(record.has_begun for record in state.containers.values())
+    return _Found("PodReadyToStartContainers", is_true, state.accepted_at)
 
 
 def _initialized(pod: Pod, state: PodState, phase: str) -> _Found:
@@ -231,6 +283,15 @@ def _initialized(pod: Pod, state: PodState, phase: str) -> _Found:
     passed = [_passed_at(each, state.container(each.name)) for each in pod.spec.init_containers]
     since = max(passed, default=0.0) or state.accepted_at
     return _Found("Initialized", True, since, "PodCompleted" if phase == SUCCEEDED else "")
+
+
+def _all_restarting(pod: Pod, state: PodState) -> _Found:
+    kind, since = "AllContainersRestarting", _over_at(state) or state.accepted_at
+    if state.verdict is not None or state.deleted_at is not None or not restarts_all(pod, state):
+        return _Found(kind, False, since)
+    return _Found(
+        kind, True, since, "RestartAllContainersStarted", "container exited with restart policy rule"
+    )
 
 
 def _disruption(terminal: TerminalStatus) -> _Found:

@@ -1,16 +1,18 @@
 """Resize: how one version of a pod becomes another. Nothing changes, the amounts change in place, or a new pod is made.
 
-In place: cpu and memory of containers that keep running, labels and annotations. The pod must keep its QoS class,
-because another class is another branch of the cgroup tree. Everything else needs a new pod.
+In place: cpu and memory of containers and of the pod as a whole, labels and annotations. The pod must keep its QoS
+class, because another class is another branch of the cgroup tree. Everything else needs a new pod.
 """
 
 from enum import StrEnum
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, NOTHING_REQUIRED, ResourceRequirements
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.policy.kubelet_amounts import effective_limit
+from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodState
 from evenkeel.policy.qos import pod_class
 
 _RESIZABLE = (CPU, MEMORY)
@@ -24,7 +26,6 @@ class Change(StrEnum):
 
 class Resize(NamedTuple):
     kind: Change
-    restart: tuple[str, ...] = ()  # containers whose amounts change and whose resizePolicy asks for a restart
     why: str = ""  # why a new pod is needed
 
 
@@ -34,7 +35,7 @@ def resize(before: Pod, after: Pod, profile: Profile = Profile.DOCUMENTS) -> Res
     if _without_amounts(before) != _without_amounts(after):
         return Resize(Change.REPLACE, why="more than its cpu and memory has changed")
     own_before, own_after = before.spec.resources, after.spec.resources
-    pairs = [*zip(before.spec.every_container, after.spec.every_container, strict=True)]
+    pairs = [*zip(before.spec.sized_containers, after.spec.sized_containers, strict=True)]
     amounts = [(old.resources, new.resources) for old, new in pairs]
     amounts.append((own_before or NOTHING_REQUIRED, own_after or NOTHING_REQUIRED))
     if all(old == new for old, new in amounts):
@@ -45,11 +46,52 @@ def resize(before: Pod, after: Pod, profile: Profile = Profile.DOCUMENTS) -> Res
         return Resize(Change.REPLACE, why="the pod's class changes with its amounts")
     if any(_differ(old, new) - {*_RESIZABLE} for old, new in amounts):
         return Resize(Change.REPLACE, why="only cpu and memory can change while a container runs")
-    if any(old.resources != new.resources and not old.is_sidecar for old, new in _init_pairs(before, after)):
+    is_kubelets = profile is Profile.KUBERNETES
+    changed_init = (old for old, new in _init_pairs(before, after) if old.resources != new.resources)
+    if not is_kubelets and not all(old.is_sidecar for old in changed_init):
         return Resize(Change.REPLACE, why="the amounts of an init container cannot change")
-    if profile is Profile.KUBERNETES and any(_removes(old, new) for old, new in amounts):
+    if is_kubelets and any(_removes(old, new) for old, new in amounts):
         return Resize(Change.REPLACE, why="a request or a limit that is there cannot be taken away")
-    return Resize(Change.IN_PLACE, tuple(old.name for old, new in pairs if _asks_for_restart(old, new)))
+    return Resize(Change.IN_PLACE)
+
+
+def restarts_for(before: Pod, after: Pod, profile: Profile = Profile.DOCUMENTS) -> tuple[str, ...]:
+    """The containers whose amounts change, and whose resizePolicy asks for a restart. In kubelet the limits of the pod
+    are those of a container that has none of its own."""
+    once = {one.name for one in before.spec.init_containers if not one.is_sidecar}  # it does not start again
+    pairs = zip(before.spec.sized_containers, after.spec.sized_containers, strict=True)
+    found = []
+    for old, new in pairs:
+        differing = _differ(old.resources, new.resources)
+        if profile is Profile.KUBERNETES:
+            differing |= {
+                name
+                for name in _RESIZABLE
+                if effective_limit(before, old, name) != effective_limit(after, new, name)
+            }
+        if old.name not in once and _asks_for_restart(new, differing):
+            found.append(old.name)
+    return tuple(found)
+
+
+def in_force(pod: Pod, state: PodState) -> Pod:
+    """The pod with the amounts that hold now: a container that is stopped, to restart with other amounts, keeps its old
+    ones up to its end."""
+
+    def held(container: Container) -> Container:
+        record = state.container(container.name)
+        is_ending = record.is_running and record.stopped_as == AS_RESTART
+        now = record.resources or NOTHING_REQUIRED
+        return container._replace(resources=now) if is_ending and now != container.resources else container
+
+    if not any(one.stopped_as == AS_RESTART for one in state.containers.values()):
+        return pod
+    return pod._replace(
+        spec=pod.spec._replace(
+            containers=tuple(map(held, pod.spec.containers)),
+            init_containers=tuple(map(held, pod.spec.init_containers)),
+        )
+    )
 
 
 def _without_amounts(pod: Pod) -> object:
@@ -88,9 +130,8 @@ def _removes(before: ResourceRequirements, after: ResourceRequirements) -> bool:
     return any(name not in new for old, new in zip(before, after, strict=True) for name in old)
 
 
-def _asks_for_restart(before: Container, after: Container) -> bool:
-    differing = _differ(before.resources, after.resources)
+def _asks_for_restart(container: Container, differing: set[str]) -> bool:
     return any(
         policy.resource_name in differing and policy.restart_policy == "RestartContainer"
-        for policy in after.resize_policy
+        for policy in container.resize_policy
     )

@@ -1,14 +1,15 @@
-"""Restarts: which container is started next, which has ended for good, and how long a restart waits (back-off).
+"""Restarts: which container is started next, which has ended for good, and how long a restart or an image pull waits
+(back-off).
 
 `actions`, `changes` and `pod_status` ask these questions. They are answered here once, as kubelet answers them.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from evenkeel.api.container import Container, ContainerRestartRule
+from evenkeel.api.container import RESTART_ALL, Container, ContainerRestartRule
 from evenkeel.api.defaults import DEFAULT_GRACE_PERIOD_SECONDS
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_state import (
     AS_RESTART,
     ContainerRecord,
@@ -46,16 +47,15 @@ def has_initialized(pod: Pod, state: PodState) -> bool:
 def is_done(pod: Pod, container: Container, record: ContainerRecord) -> bool:
     """Whether the container has ended and is not started again. A pod that begins anew runs its init containers again,
     whatever their exit code was."""
-    if record.ended is None or (not record.has_begun and runs_before_others(pod, container)):
+    is_anew = not record.has_begun and (record.runs_again or runs_before_others(pod, container))
+    if record.ended is None or is_anew:
         return False
     return not restarts_after(pod, container, record.ended)
 
 
 def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     """Whether the restart policy starts the container again. The container's own policy comes before the pod's."""
-    if not ended.stopped_as and any(
-        _applies(rule, ended.exit_code) for rule in container.restart_policy_rules
-    ):
+    if _rule_after(container, ended) is not None:
         return True
     policy = container.restart_policy or pod.spec.restart_policy or "Always"
     if runs_before_others(pod, container):
@@ -65,8 +65,33 @@ def restarts_after(pod: Pod, container: Container, ended: Ended) -> bool:
     return policy == "Always"
 
 
+def may_restart_all(pod: Pod) -> bool:
+    """Whether an exit code of one container restarts all of them."""
+    rules = (rule for each in pod.spec.sized_containers for rule in each.restart_policy_rules)
+    return any(rule.action == RESTART_ALL for rule in rules)
+
+
+def restarts_all(pod: Pod, state: PodState) -> bool:
+    """Whether a container has ended with an exit code that restarts all of them."""
+    return any(asks_for_all(each, state.container(each.name)) for each in pod.spec.sized_containers)
+
+
+def asks_for_all(container: Container, record: ContainerRecord) -> bool:
+    """Whether this container's end, since the pod began, restarts all of them."""
+    if record.ended is None or record.is_alive or not record.has_begun:
+        return False
+    rule = _rule_after(container, record.ended)
+    return rule is not None and rule.action == RESTART_ALL
+
+
+def _rule_after(container: Container, ended: Ended) -> ContainerRestartRule | None:
+    """The first rule for the exit code. It comes before the restart policy. A stop by the agent has none."""
+    if ended.stopped_as:
+        return None
+    return next((rule for rule in container.restart_policy_rules if _applies(rule, ended.exit_code)), None)
+
+
 def _applies(rule: ContainerRestartRule, exit_code: int) -> bool:
-    """Whether the container is started again after this exit code, whatever its restart policy is."""
     codes = rule.exit_codes
     return codes is not None and (exit_code in codes.values) == (codes.operator == "In")
 
@@ -101,7 +126,10 @@ def backoff_text(seconds: float) -> str:
 
 def final_ends(pod: Pod, state: PodState) -> tuple[Ended, ...]:
     """The ends that finished the pod; empty while it is not finished. These are the ends of all regular containers, or
-    the end of an init container that failed and is not started again. A sidecar does not keep a pod from finishing."""
+    the end of an init container that failed and is not started again. A sidecar does not keep a pod from finishing. One
+    whose containers all restart does not finish."""
+    if restarts_all(pod, state):
+        return ()
     for container in pod.spec.init_containers:
         end = None if container.is_sidecar else _last_end(pod, container, state)
         if end is not None and end.exit_code:

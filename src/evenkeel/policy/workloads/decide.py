@@ -1,5 +1,5 @@
 """The decision about a workload of any kind, what a change of its object means for its progress, and which changes
-there cannot be."""
+are refused."""
 
 from datetime import tzinfo
 

@@ -1,4 +1,4 @@
-"""What a decision about a workload is made of, beside its pods, and what comes out of it.
+"""The input of a decision about a workload, beside its pods, and its result.
 
 `Progress` is what the pods that exist do not show: what a Job has done already, when a CronJob ran last. It is written
 to the journal together with the pods that a decision adds, so that nothing is counted or run twice after a crash.
@@ -6,12 +6,12 @@ to the journal together with the pods that a decision adds, so that nothing is c
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod, PodTemplateSpec
 from evenkeel.api.workload_types import Condition, Job
 from evenkeel.api.workloads import Workload
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.workloads.pod_facts import PodFacts
 
@@ -99,6 +99,25 @@ class Decision(NamedTuple):
     is_over: bool = False  # the workload itself is to be deleted, with its pods
     wake_at: float | None = None
     events: tuple[WorkloadEvent, ...] = ()
+
+
+def clock_moved(progress: Progress, seconds: float) -> Progress:
+    """The machine's clock was set forward by so many seconds, or back: back-offs and deadlines are as far away as
+    before. Schedules go by the clock, so those of a CronJob stay."""
+
+    def moved(at: float) -> float:
+        return at + seconds if at else 0.0
+
+    job = progress.job
+    return progress._replace(
+        roll=progress.roll._replace(at=moved(progress.roll.at)),
+        job=job._replace(
+            started_at=moved(job.started_at),
+            finished_at=moved(job.finished_at),
+            failed_at={place: moved(at) for place, at in job.failed_at.items()},
+            disrupted_at=moved(job.disrupted_at),
+        ),
+    )
 
 
 def condition(

@@ -1,9 +1,9 @@
-"""What decisions about workloads need to know of a pod."""
+"""The facts about a pod that decisions about workloads need."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_state import PodState
 from evenkeel.policy.lifecycle.pod_status import PENDING, RUNNING, pod_phase
 from evenkeel.policy.lifecycle.restarts import FAILED, SUCCEEDED

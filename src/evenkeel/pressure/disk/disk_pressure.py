@@ -24,6 +24,8 @@ from evenkeel.runtime.interface import Runtime
 
 SOURCE = "node"
 _COLLECT_SECONDS = 60.0  # how long the watch waits for a garbage collection
+# After a change of pods their containers are started. The thread of the watch would take the interpreter just then.
+_LOOK_SECONDS = 0.005
 
 
 class DiskPressure(PodObserver):
@@ -51,6 +53,7 @@ class DiskPressure(PodObserver):
         self._driver: Driver | None = None  # finds the files of cgroups
         self._watch: DiskWatch | None = None
         self._tree: Tree | None = None
+        self._look: asyncio.TimerHandle | None = None  # the watch is woken then
 
     def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -77,6 +80,8 @@ class DiskPressure(PodObserver):
         self._watch.start()
 
     async def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
         if self._watch is not None:
             watch, self._watch = self._watch, None
             # The watch may be waiting for the loop to collect garbage, so the loop must not block here.
@@ -90,7 +95,14 @@ class DiskPressure(PodObserver):
             return
         targets = watch_targets(tree, self._pods, self._driver, None)
         pids = self._driver.files(targets.path).get("pids", "") if targets.path else ""
+        # A pod is among the targets before it is started: it may fill a small disk at once.
         self._watch.follow(DiskTargets(targets.path, targets.pods, pids.removesuffix(targets.path)))
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._wake, self._watch)
+
+    def _wake(self, watch: DiskWatch) -> None:
+        self._look = None
+        watch.wake()
 
     def cleaned(self, uid: str) -> None:
         """The pod's directories and volumes are removed."""

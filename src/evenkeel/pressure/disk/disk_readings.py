@@ -1,14 +1,13 @@
 """Disk usage of each pod (B12): layers and logs of its containers, and its volumes, except volumes in memory.
 
-A walk through directories is expensive. So a pod is walked when a decision needs it. Between decisions it is walked
-only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left. A pod
-whose walk takes much of the CPU is walked more rarely.
+A walk through directories is expensive. So a pod is walked when a decision needs it. Between decisions it is walked at
+once only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left.
+Else it is walked now and then. A pod whose walk takes much of the CPU is walked more rarely.
 """
 
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
@@ -17,6 +16,7 @@ from evenkeel.api.scalars import Amount
 from evenkeel.host.capacity import filesystem, processes
 from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage
 from evenkeel.host.dying import pids_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
     DiskFigures,
@@ -120,24 +120,23 @@ class Storage:
         return self._known.get(uid)
 
     def due(self, leaving_out: Collection[str] = ()) -> PodTarget | None:
-        """The next pod whose limits have to be checked now, or None."""
-        now = self._clock()
+        """The pod whose limits have to be checked now, or None. Of several it is the one that has waited longest, so
+        that a few pods cannot keep the others from being checked."""
+        first, earliest = None, self._clock()
         for uid, (target, limit) in self._limited.items():
             if uid in leaving_out:
                 continue
             before = self._known.get(uid)
             if before is None:
                 return target
-            age = now - before.at
             rest = max(_LEAST_SECONDS, before.cpu_seconds / _COST_SHARE)
-            spent = self._spent_bytes - before.spent_bytes
             # A pod's usage cannot have grown by more than the filesystem has lost. One exception: between two readings,
-            # bytes freed by one pod can hide bytes used by another. So it is not left alone for long.
-            if age >= rest and (
-                spent >= max(limit - before.used_bytes, 0) or (spent and age >= _MOST_SECONDS)
-            ):
-                return target
-        return None
+            # bytes freed by one pod can hide bytes used by another, all of them. So no pod is left alone for long.
+            if self._spent_bytes - before.spent_bytes < limit - before.used_bytes:
+                rest = max(rest, _MOST_SECONDS)
+            if before.at + rest <= earliest:
+                first, earliest = target, before.at + rest
+        return first
 
     def measure(self, target: PodTarget, until: float | None = None) -> PodDisk:
         """Walks the pod now. After `until` the walk stops, and the bytes counted so far are used. The former result is

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import NamedTuple, Protocol
 
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.conditions import observations, thresholds_met, with_containerfs
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.headroom import MOST_SECONDS, disk_polling_seconds
@@ -24,13 +24,8 @@ from evenkeel.policy.eviction.snapshot import NodeFigures, PodFigures, PodSnapsh
 from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage
-from evenkeel.pressure.disk.garbage_collection import (
-    Collected,
-    Collector,
-    GarbageCollection,
-    PendingDisk,
-    is_disk,
-)
+from evenkeel.pressure.disk.disk_sink import DiskWatchSink
+from evenkeel.pressure.disk.garbage_collection import Collector, GarbageCollection, PendingDisk, is_disk
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
 from evenkeel.pressure.targets import PodTarget
@@ -53,17 +48,8 @@ class Measured(NamedTuple):
     pods: Mapping[str, PodFigures]  # by UID
 
 
-class DiskWatchSink(Protocol):
-    """Called in the watch's thread. A call must return at once."""
-
-    def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
-    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...
-    def collected(self, collected: Collected) -> None: ...
-    def noted(self, text: str) -> None: ...
-
-
 class DiskWatch:
-    """`start` and `stop` control the thread. `follow`, `cleaned` and `measure` are for the agent's loop."""
+    """`start` and `stop` control the thread. `follow`, `wake`, `cleaned` and `measure` are for the agent's loop."""
 
     def __init__(
         self,
@@ -121,7 +107,10 @@ class DiskWatch:
         self._thread.stop()
 
     def follow(self, targets: DiskTargets) -> None:
+        """Each turn that begins after this call has the new targets. `wake` brings one."""
         self._given_targets.put(targets)
+
+    def wake(self) -> None:
         self._wanted.set()
 
     def cleaned(self, uid: str) -> None:

@@ -7,10 +7,10 @@ fixed names. A write never creates a file and follows no link.
 import os
 import signal
 from contextlib import suppress
-from typing import NamedTuple
 
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.dying import pids_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 HIGH = "memory.high"
@@ -22,9 +22,14 @@ class FreezeFile(NamedTuple):
     thawed: bytes
 
 
+def open_file(file: str) -> int:
+    """Opens the file for writing, and returns its descriptor. Raises OSError; the cgroup may be gone."""
+    return os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
 def write_file(file: str, value: bytes) -> None:
     """Raises OSError; the cgroup may be gone."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_file(file)
     try:
         os.write(descriptor, value)
     finally:

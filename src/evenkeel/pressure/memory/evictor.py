@@ -2,27 +2,44 @@
 
 The order matters. The watch and the agent may be killed at any moment, so everything that must not be lost is written
 before the kill. All other work comes after the kill, because the kill must not wait.
+
+A killed process frees its memory itself, when it comes to its turn. The reaper is faster, but it comes too late if the
+process is running and so begins to end at once. Such a process can run with real-time priority, but not where a kernel
+has real-time budgets (cgroup v1). There the pod is frozen before it is killed. A process that is frozen by cgroup v1
+does not begin to end, and the reaper frees its memory meanwhile. On cgroup v2 it would end nevertheless.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from evenkeel.cgroup.tree import Version
 from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import name_thread, run_before_others
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import Eviction
 from evenkeel.policy.eviction.snapshot import ContainerFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.usage import Resource, usage_by_part
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
-from evenkeel.pressure.memory.cgroup_writes import ask_to_end, is_populated, send_kill
+from evenkeel.pressure.memory.cgroup_writes import (
+    FreezeFile,
+    ask_to_end,
+    freeze_file,
+    is_populated,
+    send_kill,
+)
 from evenkeel.pressure.memory.memory_sink import Evicted
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySampler, with_parts
 from evenkeel.pressure.targets import PodTarget, WatchTargets
+
+# The longest time for which a killed pod is frozen. On a machine with idle processors, many processes free their memory
+# faster by themselves.
+_FROZEN_SECONDS = 0.1
 
 
 class Reaper:
@@ -64,6 +81,8 @@ class Carried(NamedTuple):
 
 
 class Evictor:
+    """`is_freezing_victims`: a pod is frozen before it is killed, on cgroup v1."""
+
     def __init__(
         self,
         sampler: MemorySampler,
@@ -71,18 +90,22 @@ class Evictor:
         mitigation: Mitigation,
         intents: Intents,
         clock: Callable[[], float],
+        *,
+        is_freezing_victims: bool,
     ) -> None:
         self._sampler = sampler
         self._pending = pending
         self._mitigation = mitigation
         self._intents = intents
         self._clock = clock
+        self._is_freezing_victims = is_freezing_victims
+        # Victims, by path, and when they are thawed at the latest.
+        self._frozen: dict[str, tuple[Dying, float]] = {}
         self._reaper = Reaper()
         self._targets = WatchTargets()
         self._target_of: dict[str, PodTarget] = {}
-        self._prepared: tuple[str, Dying] | None = (
-            None  # the UID of the pod that would be evicted, its processes
-        )
+        # The UID of the pod that would be evicted, its processes.
+        self._prepared: tuple[str, Dying] | None = None
         # Pods that this watch itself has asked to end, by UID: when they are killed, by CLOCK_MONOTONIC.
         self._asked: dict[str, float] = {}
 
@@ -90,8 +113,24 @@ class Evictor:
         self._reaper.start()
 
     def stop(self) -> None:
+        self._thaw(list(self._frozen))
+        self._mitigation.prepare_victim(None)
         self._reaper.stop()
         self._forget_prepared()
+
+    @property
+    def is_any_frozen(self) -> bool:
+        """Whether a victim is frozen. Then `thaw` has to be called soon."""
+        return bool(self._frozen)
+
+    def thaw(self, now: float) -> None:
+        """Thaws the victims whose memory is free, so that they end."""
+        self._thaw([path for path, (dying, by) in self._frozen.items() if dying.is_closed or by <= now])
+
+    def _thaw(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            del self._frozen[path]
+            self._mitigation.thaw_victim(path)
 
     def follow(self, targets: WatchTargets) -> None:
         self._targets = targets
@@ -104,7 +143,8 @@ class Evictor:
         so that nothing is done for the first time."""
         target = self._target_of[first.pod.metadata.uid]
         self._forget_prepared()
-        self._prepared = (target.uid, Dying(_pids(target)))
+        self._prepared = (target.uid, Dying(partial(_pids, target)))
+        self._mitigation.prepare_victim(self._freeze_file(target))
         self._sampler.prepare(target)
         rehearsed = _with_parts(first, self._sampler.parts(target))
         self._intents.rehearse(Intent(target.uid, rehearsed.message, self._clock()))
@@ -158,15 +198,29 @@ class Evictor:
     def _send_kill(self, target: PodTarget) -> float:
         """Returns when the kill was sent."""
         dying = self._dying(target)
-        is_sent = dying.kill(_pids(target))
+        self._freeze(target, dying)
+        dying.kill()
         sent_at = time.monotonic()
+        is_sent = dying.are_all()
+        self._reaper.release(dying)
         send_kill(self._targets, target)  # also kills processes that were started in the meantime
         if not is_sent:
             sent_at = time.monotonic()
         self._mitigation.evicted(target.path, sent_at)
-        self._reaper.release(dying)
         self._pending.killed(target, self._targets.version, sent_at)
         return sent_at
+
+    def _freeze_file(self, target: PodTarget) -> FreezeFile | None:
+        """None if the pod is not frozen before it is killed."""
+        if not self._is_freezing_victims or self._targets.version != Version.V1:
+            return None
+        return freeze_file(self._targets, target)
+
+    def _freeze(self, target: PodTarget, dying: Dying) -> None:
+        file = self._freeze_file(target)
+        if file is not None:
+            self._frozen[target.path] = (dying, time.monotonic() + _FROZEN_SECONDS)
+            self._mitigation.freeze_victim(target.path, file)
 
     def _dying(self, target: PodTarget) -> Dying:
         prepared, self._prepared = self._prepared, None
@@ -174,7 +228,7 @@ class Evictor:
             return prepared[1]
         if prepared is not None:
             prepared[1].close()
-        return Dying(_pids(target))
+        return Dying(partial(_pids, target))
 
 
 def _with_parts(victim: Eviction, parts: tuple[ContainerFigures, ...]) -> Eviction:

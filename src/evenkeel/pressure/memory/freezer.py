@@ -2,16 +2,20 @@
 
 Otherwise these pods could use up the rest, and the kernel's OOM killer would act. The kernel freezes a pod by its
 cgroup. A pod is frozen for at most a second. A frozen pod that is evicted is thawed, so that it can end. If the watch
-is killed in that second, its guard thaws the pods (`pressure.watch.guard`). If the guard was killed too, the next agent
-thaws them when it starts.
+is killed in that second, its guard thaws the pods (`pressure.watch.guard`). If the guard was killed too, the agent
+thaws them, or the next agent when it starts.
+
+A victim may be frozen, too, for the moment of its kill (`evictor`).
 """
 
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from evenkeel.policy.eviction.headroom import is_loose, is_tight
 from evenkeel.pressure.memory.byte_thresholds import ByteThreshold, left_without_pending
-from evenkeel.pressure.memory.cgroup_writes import FreezeFile, freeze_file, write_file
+from evenkeel.pressure.memory.cgroup_writes import FreezeFile, freeze_file, open_file, write_file
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
@@ -37,6 +41,8 @@ class Freezer:
     def __init__(self, guard: Holder) -> None:
         self._guard = guard
         self._frozen: dict[str, FreezeFile] = {}
+        self._victims: dict[str, FreezeFile] = {}
+        self._prepared: tuple[FreezeFile, int] | None = None  # with its descriptor
         self._since: float | None = None
         self._not_before = 0.0
 
@@ -71,7 +77,46 @@ class Freezer:
             _write(one.file, one.thawed)
             self._guard.free((one.file,))
 
+    def prepare_victim(self, file: FreezeFile | None) -> None:
+        """This pod may be the next victim, so its file is opened, and the guard is informed. There is one such pod, or
+        none."""
+        if self._prepared is not None:
+            before, descriptor = self._prepared
+            if before == file:
+                return
+            os.close(descriptor)
+            self._prepared = None
+            if before not in (*self._frozen.values(), *self._victims.values()):
+                self._guard.free((before.file,))
+        if file is not None:
+            with suppress(OSError):  # the cgroup is gone
+                self._prepared = (file, open_file(file.file))
+                self._guard.hold({file.file: file.thawed.decode()})
+
+    def freeze_victim(self, path: str, file: FreezeFile) -> None:
+        """Freezes a pod that is killed next. Only `thaw_victim` thaws it."""
+        self._victims[path] = file
+        if self._frozen.pop(path, None) is None:
+            self.prepare_victim(file)
+            # It may have been thawed since it was prepared.
+            self._guard.hold({file.file: file.thawed.decode()})
+            if self._prepared is not None:
+                try:
+                    os.write(self._prepared[1], file.frozen)
+                except OSError:
+                    # A pod that came back has a new cgroup in the same place.
+                    _write(file.file, file.frozen)
+
+    def thaw_victim(self, path: str) -> None:
+        one = self._victims.pop(path, None)
+        if one is not None:
+            _write(one.file, one.thawed)
+            self._guard.free((one.file,))
+            if self._prepared is not None and self._prepared[0] == one:
+                self.prepare_victim(None)
+
     def thaw_all(self, now: float) -> None:
+        """Thaws all pods except victims."""
         if self._since is None:
             return
         if now - self._since >= _MOST_SECONDS:

@@ -88,7 +88,9 @@ class MemoryPressure(PodObserver):
         )
         self.throttle = Throttle(journal, cgroups, pods, events, steps)
         self._reports = MemoryReports(journal, pods, events, steps, self.recorder, self.throttle, self._heard)
-        self._link = WatchLink(self._directory, self._introduce, self._reports.take, self.recorder.noted)
+        self._link = WatchLink(
+            self._directory, self._introduce, self._reports.take, self.recorder.noted, self._release_all
+        )
         self._watch_intents = OthersIntents(self._directory, INTENTS_NAME)
         self._texts = PodTexts()
         self._tree: Tree | None = None
@@ -120,9 +122,6 @@ class MemoryPressure(PodObserver):
         if note := lock_memory("the agent's memory"):
             self.recorder.noted(note)
         self._link.open()
-        throttled = self._hello.get("throttled") if self._hello is not None else None
-        if throttled:
-            self.throttle.set(throttled)
 
     async def close(self, *, end: bool) -> None:
         """Leaves the watch to itself. With `end`, it ends: no pod is left."""
@@ -130,6 +129,11 @@ class MemoryPressure(PodObserver):
         self._watch_intents.close()
         if self._driver is not None:
             self._driver.close()
+
+    @property
+    def not_ready(self) -> str:
+        """Why shortages of memory go unnoticed; empty if a watch is there, or none is wanted."""
+        return self._link.absence if self._given.thresholds else ""
 
     # Calls from the agent
 
@@ -158,6 +162,7 @@ class MemoryPressure(PodObserver):
     def _introduce(self, connection: WatchConnection) -> None:
         state = self.recorder.state_before(self._given.thresholds)
         connection.send({"do": "settings", **settings_message(self._given), "state": state_plain(state)})
+        self.throttle.set(connection.throttled)
         self._texts.forget_sent()
         connection.send(self._targets_message())
 
@@ -178,6 +183,13 @@ class MemoryPressure(PodObserver):
         self._taken.add(uid)
         self._intents.taken_up(uid)
         self._link.send({"do": "taken", "uid": uid})
+
+    def _release_all(self) -> None:
+        """The watch is gone. Its guard releases all pods, but may be gone as well. For this agent, the pods that the
+        watch had throttled would stay so: the next watch says nothing about them."""
+        self.throttle.set({})
+        if self._driver is not None:
+            self._thaw(self._driver)
 
     def _thaw(self, driver: Driver) -> None:
         """Thaws pods that were frozen when a former watch and its guard were killed."""

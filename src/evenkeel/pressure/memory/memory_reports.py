@@ -59,7 +59,8 @@ class MemoryReports:
         self._pod_of: dict[str, Pod] = {}  # by the key of its text
         self._current: set[str] = set()  # keys of the present targets
         self._until: dict[str, float] = {}  # when former keys are forgotten
-        self._recorded: set[float] | None = None  # when the steps began that the journal has already
+        # When the steps began that the journal has already; in the order of their records.
+        self._recorded: dict[float, None] | None = None
 
     def follow(self, pods: dict[str, Pod]) -> None:
         """The pods of the present targets, by the keys of their texts. Reports that are under way may still refer to
@@ -116,6 +117,8 @@ class MemoryReports:
             elif kind == "noted":
                 self._recorder.noted(text_of(message, "text"))
             self._events.commit()
+            if kind == "stepped":
+                self._remember(float(message["timing"][0]))
         except JournalError as error:
             log.error("%s", error)  # noqa: TRY400 it is recorded with the next step, or by the next agent
             return
@@ -140,15 +143,21 @@ class MemoryReports:
         self._recorder.stepped(step, after, timing.plain)
 
     def _is_recorded(self, timing: Timing) -> bool:
-        """Whether the journal has this decision. Only a report from before this agent can be a repetition."""
+        """Whether the journal has this decision. The watch repeats reports to an agent that has connected anew."""
         if self._recorded is None:
             recent = list(self._journal.decisions(EVICTION_KIND))[-_RECENT:]
-            self._recorded = {
+            self._recorded = dict.fromkeys(
                 one.decision["beganAt"]
                 for one in recent
                 if isinstance(one.decision, dict) and isinstance(one.decision.get("beganAt"), float)
-            }
+            )
         return timing.began_at in self._recorded
+
+    def _remember(self, began_at: float) -> None:
+        assert self._recorded is not None
+        self._recorded[began_at] = None
+        if len(self._recorded) > _RECENT:
+            del self._recorded[next(iter(self._recorded))]
 
     def _back(self, uid: str, held_bytes: int, took_seconds: float) -> None:
         record = self._pods.get(uid)

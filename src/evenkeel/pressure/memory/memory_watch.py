@@ -9,8 +9,8 @@ other mitigations keep the kernel's OOM killer from acting (`mitigation`).
 
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import Settings, State, decide, of_thresholds, victim
 from evenkeel.policy.eviction.headroom import (
     LEAST_SECONDS,
@@ -61,7 +61,8 @@ class WatchSettings(NamedTuple):
 
 
 class MemoryWatch:
-    """`turn` is called by the loop of the process, or by a test that takes the turns itself."""
+    """`turn` is called by the loop of the process, or by a test that takes the turns itself. `is_freezing_victims`: see
+    `evictor`."""
 
     def __init__(
         self,
@@ -72,6 +73,8 @@ class MemoryWatch:
         reports: MemoryWatchSink,
         guard: Holder,
         clock: Callable[[], float] = time.time,
+        *,
+        is_freezing_victims: bool = False,
     ) -> None:
         self._thresholds = given.thresholds
         self._settings = given.settings
@@ -90,7 +93,14 @@ class MemoryWatch:
         self._decided_at = 0.0
         self._left_then = 0  # bytes of the short resource at the last decision
         self._mitigation = Mitigation(self._sampler, self._pending, reports, guard)
-        self._evictor = Evictor(self._sampler, self._pending, self._mitigation, intents, clock)
+        self._evictor = Evictor(
+            self._sampler,
+            self._pending,
+            self._mitigation,
+            intents,
+            clock,
+            is_freezing_victims=is_freezing_victims,
+        )
         self._crossing_until = 0.0
         self._at_once_from = 0.0
         self._rehearsals = Rehearsals(self._growth)
@@ -142,6 +152,8 @@ class MemoryWatch:
         now = time.monotonic()
         if self._triggers.take_crossing():
             self._crossing_until = now + _CROSSING_SECONDS
+        if self._evictor.is_any_frozen:
+            self._evictor.thaw(now)
         overdue_at = self._evictor.overdue_at
         if overdue_at is not None and overdue_at <= now:
             self._evictor.kill_overdue(now)
@@ -228,7 +240,9 @@ class MemoryWatch:
         )
 
     def _wait_seconds(self, sample: MemorySample, met: tuple[Threshold, ...], now: float) -> float:
-        if self._mitigation.is_freezing or (self._pending.is_any_killed and sample.pending_bytes):
+        if self._evictor.is_any_frozen or self._mitigation.is_freezing:
+            return _PENDING_SECONDS
+        if self._pending.is_any_killed and sample.pending_bytes:
             return _PENDING_SECONDS
         distances = []
         most = self._rehearsals.pause_seconds or MOST_SECONDS

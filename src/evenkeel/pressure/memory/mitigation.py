@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from evenkeel.host.protection import name_thread
 from evenkeel.policy.eviction.headroom import Trend, is_reclaim_enough
 from evenkeel.pressure.memory.byte_thresholds import ByteThreshold
-from evenkeel.pressure.memory.cgroup_writes import reclaim_write, write_file
+from evenkeel.pressure.memory.cgroup_writes import FreezeFile, reclaim_write, write_file
 from evenkeel.pressure.memory.freezer import Freezer, Freezing, Holder, is_tight_at
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
@@ -87,8 +87,19 @@ class Mitigation:
         self._targets, self._levels = targets, levels
         self._throttling.follow(targets)
 
+    def prepare_victim(self, file: FreezeFile | None) -> None:
+        """This pod may be killed next. None: no pod is prepared any more."""
+        self._freezer.prepare_victim(file)
+
+    def freeze_victim(self, path: str, file: FreezeFile) -> None:
+        """This pod is killed next."""
+        self._freezer.freeze_victim(path, file)
+
+    def thaw_victim(self, path: str) -> None:
+        self._freezer.thaw_victim(path)
+
     def evicted(self, path: str, now: float) -> None:
-        """Thaws this pod, so that it can end."""
+        """Thaws this pod, so that it can end, unless it was frozen as a victim."""
         self._throttling.wait_from(now)
         self._freezer.thaw_one(path)
 

@@ -6,11 +6,11 @@ will be free in a moment, so no other pod has to be evicted for it.
 
 import errno
 from collections.abc import Collection
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
-from evenkeel.host.memory_figures import CgroupMemory, NodeMemory, Reading
+from evenkeel.host.memory_figures import CgroupMemory, NodeMemory, Reading, figures_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.headroom import must_be_held
 from evenkeel.policy.eviction.snapshot import (
     ContainerFigures,
@@ -48,9 +48,8 @@ class MemorySampler:
         self._usages = PodUsages(profile, growth_bytes_per_second)
         self._seen: list[PodSnapshot] = []  # of each target, in the last snapshot
         self._cached: set[int] = set()  # the targets whose cache was subtracted there
-        self._now: tuple[float, Reading, MemoryFigures] | None = (
-            None  # what the last sample has read, and when
-        )
+        # What the last sample has read, and when.
+        self._now: tuple[float, Reading, MemoryFigures] | None = None
         self._parts: list[tuple[str, CgroupMemory]] = []  # of the containers of one pod
         self._parts_uid = ""
         self._has_protected = False  # whether memory.min protects any pod
@@ -111,7 +110,7 @@ class MemorySampler:
             usages.read_usages()
             readings = usages.read(range(len(targets)))
             self._protected_bytes = sum(
-                _protected(target, readings[number])
+                readings[number].protected_bytes(target.min_bytes)
                 for number, target in enumerate(targets)
                 if target.min_bytes
             )
@@ -187,7 +186,7 @@ class MemorySampler:
         used = root.working_set_bytes(self._profile)
         if self._profile is Profile.DOCUMENTS:
             used += min(protected, root.droppable_bytes)
-        pods = _figures(self._targets.limit_bytes, used - pending_bytes)
+        pods = figures_of(self._targets.limit_bytes, used - pending_bytes)
         return MemorySample(now, node, pods, root, pending_bytes)
 
     def _root_reading(self) -> Reading:
@@ -217,21 +216,11 @@ class MemorySampler:
             self._root = None
 
 
-def _protected(target: PodTarget, reading: Reading) -> int:
-    """The pod's cache that memory.min protects from being dropped."""
-    return max(reading.droppable_bytes - max(reading.usage_bytes - target.min_bytes, 0), 0)
-
-
-def _figures(total: int, working_set: int) -> MemoryFigures:
-    working_set = min(max(working_set, 0), total)
-    return MemoryFigures(Amount(total - working_set), Amount(working_set))
-
-
 def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
     if not more_bytes:
         return figures
     total = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
-    return _figures(total, (figures.working_set_bytes or 0) - more_bytes)
+    return figures_of(total, (figures.working_set_bytes or 0) - more_bytes)
 
 
 def with_parts(seen: PodSnapshot, parts: tuple[ContainerFigures, ...]) -> PodSnapshot:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 SOURCE = "memoryThrottle"
 _KEPT = "memoryThrottled"  # key in the journal's values: a list of paths
 _HIGH = "memory.high"
-_REASON = "held at what it uses: others are leaving for want of memory"
+_REASON = "held at its present usage while evicted pods free their memory"
 
 
 class Throttle:

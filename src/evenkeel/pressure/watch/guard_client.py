@@ -47,8 +47,14 @@ class GuardClient:
     def hold(self, lets_go: Mapping[str, str]) -> None:
         """Call this before pods are frozen or throttled. It gives, by file, the value that the guard has to write if
         the watch ends before it calls `free`."""
-        self._held.update(lets_go)
-        self._tell([hold_line(file, value) for file, value in lets_go.items()])
+        # What the guard knows is not repeated, unless it may have missed something.
+        new = [
+            (file, value)
+            for file, value in lets_go.items()
+            if self._is_full_noted or self._held.get(file) != value
+        ]
+        self._held.update(new)
+        self._tell([hold_line(file, value) for file, value in new])
 
     def free(self, files: Iterable[str]) -> None:
         """The guard no longer has to write these files."""

@@ -21,7 +21,13 @@ from typing import NoReturn
 import evenkeel
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.protection import lock_memory, name_process, run_before_others, take_lowest_oom_score
+from evenkeel.host.protection import (
+    has_realtime_budgets,
+    lock_memory,
+    name_process,
+    run_before_others,
+    take_lowest_oom_score,
+)
 from evenkeel.journal.codec import Unreadable
 from evenkeel.policy.eviction.decide import State
 from evenkeel.pressure.eviction_steps import state_from
@@ -78,11 +84,15 @@ class WatchProcess:
         self._former = -1  # pidfd of the watch that is to be replaced
         self._killed: set[str] = set()  # pods that were killed under former settings
         self._is_ending = False
+        self._is_freezing_victims = has_realtime_budgets()
         self._rested_at = self._collected_at = time.monotonic()
 
     # The life of the process
 
     def run(self, connection: int, former: int) -> None:
+        if connection >= 0:
+            # Otherwise the guard would have it open as well, and the agent would not see this process close it.
+            os.set_inheritable(connection, False)
         self._guard.start()
         gc.collect()  # before the memory is locked
         for note in (lock_memory("the memory of the watch"), run_before_others(), *self._triggers.notes):
@@ -276,7 +286,13 @@ class WatchProcess:
         if self._watch is not None or self._given is None or self._targets is None or self._intents is None:
             return
         self._watch = MemoryWatch(
-            self._given, self._state, self._triggers, self._intents, self._outbox, self._guard
+            self._given,
+            self._state,
+            self._triggers,
+            self._intents,
+            self._outbox,
+            self._guard,
+            is_freezing_victims=self._is_freezing_victims,
         )
         ending = {target.uid for target in self._targets.pods if target.is_ending}
         noted = {one.uid for one in self._intents.found}

@@ -29,6 +29,7 @@ class WatchConnection:
         client.setblocking(False)
         self.pid = pid
         self.backlog: list[Message] = []
+        self.throttled: dict[str, int] = {}  # by UID: the pods that it throttled when it said hello
         self.on_lost: Callable[[], None] = lambda: None
         self._on_message = on_message
         self._socket = client
@@ -47,23 +48,28 @@ class WatchConnection:
     async def hello(self, seconds: float) -> Message:
         """The first message. Raises WatchLost."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._hello), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._hello)
         except TimeoutError:
             raise WatchLost from None
 
     async def ready(self, seconds: float) -> None:
         """Waits until the watch has said all that happened before. Raises WatchLost."""
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), seconds)
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._ready)
         except TimeoutError:
             raise WatchLost from None
 
     async def ping(self, seconds: float) -> None:
         """Raises WatchLost if there is no answer."""
+        if not self.is_open:
+            raise WatchLost
         self._pong = self._loop.create_future()
         self.send({"do": "ping"})
         try:
-            await asyncio.wait_for(self._pong, seconds)
+            async with asyncio.timeout(seconds):
+                await self._pong
         except TimeoutError:
             raise WatchLost from None
 
@@ -129,6 +135,7 @@ class WatchConnection:
         event = message.get("event")
         if event in ("hello", "busy"):
             if not self._hello.done():
+                self.throttled = message.get("throttled") or {}
                 self._hello.set_result(message)
         elif event == "ready":
             if not self._ready.done():

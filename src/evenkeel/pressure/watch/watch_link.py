@@ -5,26 +5,30 @@ one is asked to end. The new one takes over at that moment.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 
 import evenkeel
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.ticks import next_tick
 from evenkeel.pressure.watch.messages import PROTOCOL, Message
 from evenkeel.pressure.watch.watch_connection import WatchConnection, WatchLost, existing, started
 
 _HELLO_SECONDS = 15.0  # for a watch that runs
 _STARTED_SECONDS = 60.0  # for a watch that was just started, on a busy machine
 _PING_SECONDS = 3.0
-_HUNG_SECONDS = (
-    15.0  # without an answer: then another watch is started. A watch has no task that takes so long
-)
+# Without an answer: then another watch is started. A watch has no task that takes so long.
+_HUNG_SECONDS = 15.0
+# A watch that ended is replaced sooner than this. If not, the agent says that it is not ready.
+_ABSENT_SECONDS = 3.0
 # The pauses grow: a watch that ends at once must not be started too often.
 _PAUSES_SECONDS = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 4.0)
 
 
 class WatchLink:
     """`introduce` gives a watch its settings and targets. `take` gets its messages. `on_news` gets losses and
-    replacements, as sentences."""
+    replacements, as sentences. `on_lost` is called when a watch has ended or was killed, before another one is
+    started; not when it has only closed the connection."""
 
     def __init__(
         self,
@@ -32,17 +36,20 @@ class WatchLink:
         introduce: Callable[[WatchConnection], None],
         take: Callable[[Message], None],
         on_news: Callable[[str], None],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._introduce = introduce
         self._take = take
         self._on_news = on_news
+        self._on_lost = on_lost
         self._is_closed = False
         self._version: tuple[object, object] = (None, None)  # protocol and release of the watch
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
         self.connection: WatchConnection | None = None
         self._next: WatchConnection | None = None  # knows its targets, and does not watch yet
+        self._lost_at: float | None = None  # None: no watch was there yet
 
     async def find(self) -> Message | None:
         """Connects to the watch that runs, if there is one. Returns its first message. What it has to say follows."""
@@ -64,11 +71,27 @@ class WatchLink:
         """Introduces the agent to the watch that was found. If there is none, or one of another version, it starts
         one, and does not wait for it."""
         former = self.connection if self.connection is not None and self.connection.is_open else None
-        if former is None or self._version != (PROTOCOL, evenkeel.__version__):
+        if former is None:
+            # One that was found has ended since.
+            is_lost = self.connection is not None
+            self.connection = None
+            self._starting = self._keep(self._start_until_there(None, is_lost=is_lost))
+        elif self._version != (PROTOCOL, evenkeel.__version__):
             self._starting = self._keep(self._start_until_there(former))
         else:
             self._introduce(former)
             self._attend(former)
+
+    @property
+    def absence(self) -> str:
+        """Why nothing watches memory, once `open` was called; empty if a watch has its settings and targets. The moment
+        that a replacement takes is passed over."""
+        if self._is_closed or (self.connection is not None and self.connection.is_open):
+            return ""
+        if self._lost_at is None:
+            return "the watch over memory is being started"
+        is_late = time.monotonic() - self._lost_at > _ABSENT_SECONDS
+        return "the watch over memory ended, and no other one is there yet" if is_late else ""
 
     def send(self, message: Message) -> None:
         if self.connection is not None:
@@ -107,6 +130,8 @@ class WatchLink:
                 hello = await self._installed(connection, replaced)
             except WatchLost:
                 await connection.kill()
+                if replaced is None or not replaced.is_open:
+                    self._on_lost()  # it had targets already, perhaps, and was the only one
                 continue
             finally:
                 self._next = None
@@ -149,7 +174,7 @@ class WatchLink:
 
     async def _ping(self, connection: WatchConnection) -> None:
         while connection.is_open:
-            await asyncio.sleep(_PING_SECONDS)
+            await next_tick(_PING_SECONDS)
             try:
                 await connection.ping(_HUNG_SECONDS)
             except WatchLost:
@@ -162,13 +187,21 @@ class WatchLink:
     def _lost(self) -> None:
         if not self._is_closed:
             self.connection = None
-            self._on_news("the watch over memory ended: another one is started")
-            self._starting = self._keep(self._start_until_there(None))
+            self._lost_at = time.monotonic()
+            self._starting = self._keep(self._start_until_there(None, is_lost=True))
 
-    async def _start_until_there(self, former: WatchConnection | None) -> None:
+    async def _start_until_there(self, former: WatchConnection | None, *, is_lost: bool = False) -> None:
         while not self._is_closed:
             try:
-                await self._start(former)
+                if former is None and await self.find() is not None:
+                    # It has only closed the connection, as to an agent that was stopped and did not read.
+                    self.open()
+                else:
+                    if is_lost:
+                        self._on_news("the watch over memory ended: another one is started")
+                        self._on_lost()
+                        is_lost = False
+                    await self._start(former)
             except (EvenkeelError, OSError) as error:
                 self._on_news(str(error))
                 await asyncio.sleep(_PAUSES_SECONDS[-1])

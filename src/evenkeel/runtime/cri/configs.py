@@ -103,17 +103,18 @@ def container_config(
     hidden: Sequence[str] = (),
     profiles: str = "",
     first_id: int | None = None,
+    target_id: str = "",
 ) -> pb.ContainerConfig:
     """Describes a container, with the host's network. `has` returns whether this kernel has a file of the plan.
 
     `bound` are the indices of mounts that the agent has mounted already (`paths.sub_path`). `hidden` are paths in the
     container that lead to the state directory. `profiles` is the directory of seccomp profiles. `first_id` is the first
-    of the pod's own users, if it has some.
+    of the pod's own users, if it has some. `target_id` is the container whose process namespace it enters.
     """
     assert launch.planned is not None
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     known = declared(pod, container, launch.data)
-    return pb.ContainerConfig(
+    config = pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=container.name, attempt=attempt.number),
         image=pb.ImageSpec(image=container.image),
         command=[expanded(word, known) for word in container.command],
@@ -136,9 +137,13 @@ def container_config(
                 launch.oom_score_adj,
                 has,
             ),
-            security_context=_security(pod, container, hidden, profiles, first_id),
+            security_context=_security(launch, hidden, profiles, first_id),
         ),
     )
+    if target_id:
+        options = config.linux.security_context.namespace_options
+        options.pid, options.target_id = pb.NamespaceMode.TARGET, target_id
+    return config
 
 
 def paths_to_state(container: Container, sources: Mapping[int, str], ways: Iterable[str]) -> tuple[str, ...]:
@@ -294,11 +299,12 @@ def _mounts(
 
 
 def _security(
-    pod: Pod, container: Container, hidden: Sequence[str], profiles: str, first_id: int | None
+    launch: Launch, hidden: Sequence[str], profiles: str, first_id: int | None
 ) -> pb.LinuxContainerSecurityContext:
+    pod, container = launch.pod, launch.container
     user = identity(pod, container)
     asked = container.security_context
-    allowed = security.privileges(pod, container)
+    allowed = security.privileges(pod, container, may_trace=launch.may_trace)
     is_masked = not (allowed.is_privileged or allowed.is_unmasked)
     context = pb.LinuxContainerSecurityContext(
         namespace_options=_namespaces(pod, first_id=first_id),

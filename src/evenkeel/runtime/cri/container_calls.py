@@ -115,8 +115,9 @@ async def execute(
     return ExecResult(answer.exit_code, output)
 
 
-async def reopen_log(connection: Connection, container: CriContainer, rotated: str) -> None:
-    """Lets the runtime write to a new log, after the old one was renamed to `rotated` (empty: it was removed)."""
+async def reopen_log(connection: Connection, container: CriContainer, rotated: str) -> bool:
+    """Lets the runtime write to a new log, after the old one was renamed to `rotated` (empty: it was removed). Returns
+    whether it does so now."""
     request = pb.ReopenContainerLogRequest(container_id=container.id)
     try:
         await connection.ask(request, pb.ReopenContainerLogResponse)
@@ -125,6 +126,8 @@ async def reopen_log(connection: Connection, container: CriContainer, rotated: s
         with suppress(OSError):
             if rotated and not os.path.lexists(container.log):
                 os.rename(rotated, container.log)
+        return False
+    return True
 
 
 class Forgotten:

@@ -1,10 +1,12 @@
 """The start of a container: image, sandbox, CreateContainer, StartContainer.
 
-An attempt is started at most once. Its labels hold its number, so after a call without an answer, a listing shows the
-result of the call. A start is reported as failed only when the failure is certain and nothing of the attempt is left.
+An attempt is started once. Its labels hold its number, so after a call without an answer, a listing shows the result of
+the call. Only a start that was cut off, and of which containerd says that it never happened, is done again. A start is
+reported as failed only when the failure is certain and nothing of the attempt is left.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -45,6 +47,8 @@ from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 A = TypeVar("A")
 B = TypeVar("B")
 
+log = logging.getLogger(__name__)
+
 _CREATE_SECONDS = 120.0
 _START_SECONDS = 120.0
 _TRIES = 3
@@ -54,6 +58,10 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
 class _Taken(EvenkeelError):
     """The name of the container is taken by a container that is not listed yet."""
+
+
+class _NotListed(EvenkeelError):
+    """The runtime refuses to list containers, so it is not known what there is of an attempt."""
 
 
 class Starts:
@@ -98,7 +106,8 @@ class Starts:
                 why = str(error)
                 tries += 1
                 await self._available()
-            except _Taken as error:  # a former agent asked for it: it is listed when it is complete
+            # Taken: a former agent asked for it, and it is listed when it is complete.
+            except (_Taken, _NotListed) as error:
                 why = str(error)
                 await asyncio.sleep(wait)
                 wait *= 2
@@ -162,9 +171,22 @@ class Starts:
         try:
             bound, hidden = await self._volumes(launch)
             first_id = self._sandboxes.first_id(launch.pod)
-            return container_config(launch, self._paths, self._has, bound, hidden, self._profiles, first_id)
+            target_id = await self._target_id(launch)
+            return container_config(
+                launch, self._paths, self._has, bound, hidden, self._profiles, first_id, target_id
+            )
         except (NoValue, DataMissing, VolumeRefused) as error:
             raise StartFailed(error.message, hint=error.hint) from None
+
+    async def _target_id(self, launch: Launch) -> str:
+        """The ID of the container whose process namespace it enters; empty if it enters none. Raises StartFailed."""
+        target = launch.pod.spec.process_target(launch.container.name)
+        if not target:
+            return ""
+        for one in await self._listed({UID: launch.attempt.uid, CONTAINER: target}):
+            if one.state == pb.ContainerState.CONTAINER_RUNNING:
+                return one.id
+        raise StartFailed(f'container "{target}", whose processes it is to see, does not run')
 
     async def _volumes(self, launch: Launch) -> tuple[frozenset[int], tuple[str, ...]]:
         """Mounts the parts of volumes that are not left to the runtime. Returns the indices of their mounts, and the
@@ -218,23 +240,32 @@ class Starts:
         return await started_at(self._connection, one.id) > 0
 
     async def _settled(self, attempt: Attempt) -> str:
+        wait = _FIRST_WAIT_SECONDS
         while True:
             try:
                 return await self._started_before(attempt)
             except RuntimeAway:
                 await self._available()
+            except _NotListed as error:
+                log.warning("it is not known whether %s was started: %s", attempt, error)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     async def _of(self, attempt: Attempt) -> list[pb.Container]:
-        labels = {
-            STATE: self._paths.root,
-            UID: attempt.uid,
-            CONTAINER: attempt.container,
-            ATTEMPT: str(attempt.number),
-        }
-        answer = await self._connection.ask(
-            pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=labels)),
-            pb.ListContainersResponse,
+        labels = {UID: attempt.uid, CONTAINER: attempt.container, ATTEMPT: str(attempt.number)}
+        return await self._listed(labels)
+
+    async def _listed(self, labels: dict[str, str]) -> list[pb.Container]:
+        """The containers of this agent that have the labels. Raises RuntimeAway and _NotListed."""
+        request = pb.ListContainersRequest(
+            filter=pb.ContainerFilter(label_selector={STATE: self._paths.root, **labels})
         )
+        try:
+            answer = await self._connection.ask(request, pb.ListContainersResponse)
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            raise _NotListed(error.message) from None
         return list(answer.containers)
 
     def _make_files(self, launch: Launch, *names: str) -> None:

@@ -55,6 +55,7 @@ class ContainerWatch:
         """Lists everything once and updates the table. Raises RuntimeAway and CallFailed."""
         ours = {STATE: self._paths.root}
         before = {container.attempt for container in self._table if container.runs}
+        boxes_before = self._sandboxes.ids()
         listed = await self._connection.ask(
             pb.ListContainersRequest(filter=pb.ContainerFilter(label_selector=ours)),
             pb.ListContainersResponse,
@@ -63,8 +64,9 @@ class ContainerWatch:
             pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=ours)),
             pb.ListPodSandboxResponse,
         )
-        await self._sandboxes.update(boxes.items)
-        await self._forgotten.remove(self._connection)
+        await self._sandboxes.update(boxes.items, boxes_before)
+        # Beside the list: a runtime may take long for one container, and the others are not to wait for it.
+        self._run_task(self._forgotten.remove(self._connection))
         inhabited = frozenset(one.pod_sandbox_id for one in listed.containers)
         starting = frozenset(attempt.uid for attempt in self._starting())
         for removal in self._sandboxes.removals_of_left(inhabited, starting):

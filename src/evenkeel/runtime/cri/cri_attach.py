@@ -2,9 +2,9 @@
 
 Attach answers with the address of the runtime's streaming server, which is taken with Kubernetes' protocol
 `v4.channel.k8s.io` over a WebSocket. That protocol cannot end the standard input. So the input has a connection of its
-own: it is closed when the client has no more input, and the output goes on. A connection without input is at its end at
-once for containerd, so that of the output has one, too, and sends nothing. The relay of the agent wants descriptors, so
-pipes are between.
+own: it is closed when the client has no more input, and the output goes on. containerd ends a connection without input
+at once, so the connection of the output has an input too, and sends nothing on it. The relay of the agent wants
+descriptors, so pipes are between.
 """
 
 import asyncio

@@ -17,6 +17,7 @@ class NamespaceMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POD: _ClassVar[NamespaceMode]
     CONTAINER: _ClassVar[NamespaceMode]
     NODE: _ClassVar[NamespaceMode]
+    TARGET: _ClassVar[NamespaceMode]
 
 class Protocol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +53,7 @@ CGROUPFS: CgroupDriver
 POD: NamespaceMode
 CONTAINER: NamespaceMode
 NODE: NamespaceMode
+TARGET: NamespaceMode
 TCP: Protocol
 UDP: Protocol
 SCTP: Protocol

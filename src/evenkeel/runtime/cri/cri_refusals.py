@@ -1,5 +1,8 @@
 """Checks of a manifest: the fields of a pod that no container runtime can honour as this node uses it. Pure."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 from evenkeel.api.pod import Pod
 from evenkeel.policy.admission import NOT_HONOURED, Refusal
 from evenkeel.runtime import environment, security, volumes
@@ -8,19 +11,23 @@ from evenkeel.runtime.security import Granted
 
 
 def refusal(pod: Pod, granted: Granted) -> Refusal | None:
-    """Returns why a container runtime cannot run the pod as its manifest is written; None if it can."""
+    """Returns the first reason for which a container runtime cannot run the pod as its manifest is written; None if it
+    can."""
+    return next(refusals(pod, granted), None)
+
+
+def refusals(pod: Pod, granted: Granted) -> Iterator[Refusal]:
+    """Every such reason."""
     for field, container in pod.spec.container_fields:
-        wrong = _image_refusal(container.image)
-        if wrong:
-            return Refusal(NOT_HONOURED, f"{field}.image: {wrong}")
-        wrong = environment.refusal(pod, container)
-        if wrong:
-            return Refusal(NOT_HONOURED, f"{field}.{wrong}")
+        if wrong := _image_refusal(container.image):
+            yield Refusal(NOT_HONOURED, f"{field}.image: {wrong}")
+        for problem in environment.problems(pod, container):
+            yield Refusal(NOT_HONOURED, f"{field}.{problem}")
     context = pod.spec.security_context
     if context is not None and context.supplemental_groups_policy == "Strict":
-        return Refusal(
+        yield Refusal(
             NOT_HONOURED,
-            "spec.securityContext.supplementalGroupsPolicy: Strict cannot be had from a container runtime, which may "
+            "spec.securityContext.supplementalGroupsPolicy: Strict is not supported by a container runtime, which may "
             "add the groups of the image: write Merge, or leave it out",
         )
     granted = granted._replace(
@@ -28,9 +35,9 @@ def refusal(pod: Pod, granted: Granted) -> Refusal | None:
     )
     forbidden = security.sysctl_refusal(pod, granted)
     if forbidden is not None:
-        return forbidden
-    wrong = volumes.refusal(pod) or security.refusal(pod, granted)
-    return Refusal(NOT_HONOURED, wrong) if wrong else None
+        yield forbidden
+    for problem in chain(volumes.problems(pod), security.problems(pod, granted)):
+        yield Refusal(NOT_HONOURED, problem)
 
 
 def _image_refusal(image: str) -> str:

@@ -31,13 +31,14 @@ from evenkeel.runtime.cri import (
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.container_calls import Forgotten, Updates
 from evenkeel.runtime.cri.container_start import Starts
-from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
+from evenkeel.runtime.cri.container_table import ContainerTable
 from evenkeel.runtime.cri.container_watch import ContainerWatch
 from evenkeel.runtime.cri.cri_attach import attached
 from evenkeel.runtime.cri.cri_connection import RuntimeAway
 from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.image_pulls import ImagePulls
+from evenkeel.runtime.cri.log_rotation import LogRotation
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.images.host_credentials import HostCredentials
@@ -55,15 +56,15 @@ from evenkeel.runtime.interface import (
     RuntimeLost,
     StartFailed,
 )
-from evenkeel.runtime.log_relay import rotate_log
 from evenkeel.runtime.procfs import Process, process_at
+from evenkeel.runtime.security import reaches_host
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 
 _THREADS = 8
 _START_PATIENCE_SECONDS = 30.0  # the time that a start waits for a runtime that is away
+_ASK_AGAIN_SECONDS = 0.2
 _STOP_SLACK_SECONDS = 2.0
 _KILLED_SECONDS = 10.0
-_ROTATION_SECONDS = 10.0
 
 
 class CriRuntime(BaseRuntime):
@@ -92,6 +93,10 @@ class CriRuntime(BaseRuntime):
             problem = self._link.no_user_namespace(pod.spec.runtime_class_name or "")
             granted = granted._replace(no_user_namespace=problem)
         return cri_refusals.refusal(pod, granted)
+
+    @property
+    def may_trace(self) -> bool:
+        return reaches_host(self._granted)
 
     async def open(self) -> None:
         await self._open()
@@ -142,7 +147,7 @@ class CriRuntime(BaseRuntime):
         self._run_task(self._connection.watch())
         self._run_task(self._link.run())
         self._run_task(self._watch.listen())
-        self._run_task(self._rotate_logs())
+        self._run_task(LogRotation(self._table, self._connection, self._limits, self._in_thread).run())
 
     async def close(self) -> None:
         await self._end_tasks()
@@ -189,6 +194,7 @@ class CriRuntime(BaseRuntime):
             try:
                 container = await self._watch.inspect(id_, launch.attempt)
             except RuntimeAway:
+                await asyncio.sleep(_ASK_AGAIN_SECONDS)  # it may answer everything else
                 await self._link.available()
                 continue
             break
@@ -319,26 +325,14 @@ class CriRuntime(BaseRuntime):
         if info is not None and not self._starting:
             await image_pulls.remove_unused(self._connection, info.sandbox_image)
 
-    async def _rotate_logs(self) -> None:
-        while True:
-            await asyncio.sleep(_ROTATION_SECONDS)
-            for container in self._table:
-                if container.runs and container.log:
-                    await self._rotate(container)
-
-    async def _rotate(self, container: CriContainer) -> None:
-        rotated = await self._in_thread(partial(rotate_log, container.log, self._limits))
-        if rotated is not None:
-            await container_calls.reopen_log(self._connection, container, rotated)
-
     def _link_changed(self, why: str) -> None:
         self._events.put_nowait(RuntimeLost(why, is_back=self._link.is_ready))
-        if self._link.is_ready:
-            for attempt in self._updates.wanted():
-                self._run_task(self._updates.send(attempt, self._connection))
 
     async def _list(self) -> None:
         await self._watch.list_all()
+        # It answers: now it gets the settings that it did not take before.
+        for attempt in self._updates.wanted():
+            self._run_task(self._updates.send(attempt, self._connection))
 
     def _directory(self, cgroup: str) -> str:
         """A directory of the cgroup, in any hierarchy."""

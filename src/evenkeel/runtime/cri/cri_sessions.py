@@ -62,6 +62,7 @@ class CriSession(BaseSession):
         self._cgroup = cgroup
         self._wanted = wanted
         self._pid = 0
+        self._is_asked_for = False  # containerd may have begun it
         self._closing_stdin: asyncio.Task[None] | None = None
 
     async def start(self, process: dict[str, Any]) -> None:
@@ -75,6 +76,7 @@ class CriSession(BaseSession):
             terminal=self._wanted.terminal,
             spec=tasks.Any(type_url=_PROCESS_TYPE, value=json.dumps(process).encode()),
         )
+        self._is_asked_for = True
         await self._connection.ask_containerd("Exec", request, tasks.Empty, _CALL_SECONDS)
         try:
             started = await self._connection.ask_containerd(
@@ -130,6 +132,8 @@ class CriSession(BaseSession):
     async def _let_go(self) -> None:
         if not self.has_ended and self._pid:
             await self._hang_up()
+        elif not self.has_ended and self._is_asked_for:  # its client left before containerd had answered
+            await self._kill()
         if self._closing_stdin is not None:
             await asyncio.gather(self._closing_stdin, return_exceptions=True)
         await remove(self._connection, self._container, self._directory)
@@ -139,11 +143,14 @@ class CriSession(BaseSession):
         await asyncio.wait((self._end,), timeout=_HANG_UP_SECONDS)
         session_processes.kill_all(self._cgroup, self._pid)
         if not self.has_ended:
-            await self._call(
-                "Kill",
-                tasks.KillRequest(container_id=self._container, exec_id=self._id, signal=signal.SIGKILL),
-            )
+            await self._kill()
             await asyncio.wait((self._end,), timeout=_CALL_SECONDS)
+
+    async def _kill(self) -> None:
+        await self._call(
+            "Kill",
+            tasks.KillRequest(container_id=self._container, exec_id=self._id, signal=signal.SIGKILL),
+        )
 
     async def _call(self, method: str, request: object) -> None:
         """Makes a call that comes to nothing if the command has ended meanwhile."""

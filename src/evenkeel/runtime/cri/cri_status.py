@@ -6,16 +6,17 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.cgroup.driver import CgroupError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import MESSAGE_POLICY
 from evenkeel.runtime.cri.container_table import CriContainer, save_container
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import UNKNOWN_EXIT, Attempt, Exit, Launch, Record
 from evenkeel.runtime.paths import TERMINATION_LOG, StatePaths
-from evenkeel.runtime.procfs import process_at, start_ticks
+from evenkeel.runtime.procfs import is_alive, process_at
 from evenkeel.runtime.termination_messages import termination_message
 
 _SLICE, _SCOPE = ".slice", ".scope"
@@ -171,9 +172,10 @@ def unknown_exit(container: CriContainer, why: str) -> Exit:
 
 
 def is_running(container: CriContainer) -> bool:
-    """Returns whether the first process of the container exists, and its PID does not belong to another process."""
+    """Returns whether the first process of the container runs, and its PID does not belong to another process. It is a
+    zombie until the runtime learns of its end."""
     process = container.record.process
-    return process is not None and start_ticks(process.pid) == process.start_ticks
+    return process is not None and is_alive(process.pid, process.start_ticks)
 
 
 def score_notes(container: CriContainer, launch: Launch) -> tuple[str, ...]:

@@ -10,21 +10,13 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.checks import Check, State
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.cri_connection import (
-    CallFailed,
-    Connection,
-    RuntimeAway,
-    chosen,
-    require_libraries,
-    unused,
-)
+from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.interface import Readiness
 
 _API = "v1"
@@ -33,8 +25,6 @@ _CONTAINERD = "containerd"
 LIST_SECONDS = 5.0  # between two listings if there is no event
 FIRST_CONNECT_SECONDS = 15.0  # the runtime may be just starting
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.2, 10.0
-_CHECK_NAME = "container runtime"
-_LEAST_SCORE = -999
 
 
 class RuntimeLink:
@@ -288,64 +278,3 @@ def _config(status: pb.StatusResponse) -> dict[str, Any]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def runtime_checks(config: KubeletConfiguration) -> tuple[Check, ...]:
-    """Checks the runtime for `evenkeel doctor`: its answer, and settings of it that would break a guarantee."""
-    try:
-        at = chosen(config.container_runtime_endpoint)
-        if not at:
-            return (_none(),)
-        require_libraries()
-
-        async def asked() -> RuntimeInfo:
-            connection = Connection(at)
-            try:
-                return await runtime_info(connection)
-            finally:
-                await connection.close()
-
-        info = asyncio.run(asked())
-    except EvenkeelError as error:
-        return (_broken(error),)
-    naming = Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS
-    wrong = disagreement(info, naming)
-    if wrong is not None:
-        return (_broken(wrong),)
-    if info.not_ready:
-        return (_broken(EvenkeelError(f"{info.title} is not ready: {info.not_ready}")),)
-    driver = f", {info.naming}" if info.naming is not None else ""
-    seen = f"{info.title} at {at}: CRI {info.api_version} with unified{driver}"
-    if info.restricts_scores:
-        return (
-            Check(
-                _CHECK_NAME,
-                State.BROKEN,
-                f"{seen}; restrict_oom_score_adj",
-                "no container gets an OOM score below the runtime's own: the kernel may choose a Guaranteed one",
-                ("A12",),
-                (
-                    "restrict_oom_score_adj = false in /etc/containerd/config.toml",
-                    f"run the container runtime with oom_score_adj {_LEAST_SCORE}",
-                ),
-            ),
-        )
-    return (Check(_CHECK_NAME, State.OK, seen),)
-
-
-def _none() -> Check:
-    there = unused()
-    offer = f"; --runtime-endpoint {there} would use the one that is there" if there else ""
-    return Check(_CHECK_NAME, State.OK, f"none asked for: pods are processes of this machine{offer}")
-
-
-def _broken(error: EvenkeelError) -> Check:
-    return Check(
-        _CHECK_NAME,
-        State.BROKEN,
-        error.message,
-        "no container can be started",
-        ("A24",),
-        (error.hint,) if error.hint else (),
-        stops_agent=True,
-    )

@@ -9,11 +9,11 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Naming
 from evenkeel.host.oom_scores import set_oom_scores
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import STATE, UID, sandbox_config
 from evenkeel.runtime.cri.container_calls import is_removed
@@ -22,7 +22,7 @@ from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import location
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.id_ranges import IdRanges
-from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.interface import FAILED_SANDBOX, Launch, NotPrepared, StartFailed
 from evenkeel.runtime.paths import StatePaths, UnsafeName
 
 log = logging.getLogger(__name__)
@@ -56,8 +56,12 @@ class Sandboxes:
         self._locating: dict[str, asyncio.Task[None]] = {}
         self._removing: set[str] = set()  # pods whose sandboxes are being removed
 
-    async def update(self, sandboxes: Iterable[pb.PodSandbox]) -> None:
-        """Replaces the table by the complete list of the runtime's sandboxes."""
+    def ids(self) -> frozenset[str]:
+        return frozenset(id_ for of_pod in self._of_pod.values() for id_ in of_pod)
+
+    async def update(self, sandboxes: Iterable[pb.PodSandbox], before: frozenset[str]) -> None:
+        """Replaces the table by the complete list of the runtime's sandboxes. `before` are the IDs in the table before
+        the runtime was asked: a sandbox that was made since need not be in the list, and stays."""
         found: dict[str, dict[str, Sandbox]] = {}
         for one in sandboxes:
             uid = one.labels.get(UID, "")
@@ -66,6 +70,10 @@ class Sandboxes:
             if known is None or not known.cgroup:
                 known = await self._inspect(uid, one.id, one.metadata.attempt, is_ready=is_ready)
             found.setdefault(uid, {})[one.id] = known._replace(is_ready=is_ready)
+        for uid, of_pod in self._of_pod.items():
+            for id_, made in of_pod.items():
+                if id_ not in before:
+                    found.setdefault(uid, {}).setdefault(id_, made)
         self._of_pod = found
 
     def uids(self) -> frozenset[str]:
@@ -216,7 +224,7 @@ class Sandboxes:
         first_id = self.first_id(pod)
         # A runtime that does not know of user namespaces would run the pod without one.
         if first_id is not None and (problem := self._link.no_user_namespace(handler)):
-            raise StartFailed(f"spec.hostUsers: false cannot be had: {problem}")
+            raise StartFailed(f"spec.hostUsers: false is not supported: {problem}")
         config = sandbox_config(
             launch, self._paths, naming, number, has_own_network=has_own_network, first_id=first_id
         )
@@ -235,7 +243,8 @@ class Sandboxes:
                 if sandbox is not None:
                     return sandbox
                 if not error.is_taken or wait > _LONGEST_WAIT_SECONDS:
-                    raise StartFailed(f"the pod's sandbox cannot be made: {error.message}") from None
+                    message = f"the pod's sandbox cannot be made: {error.message}"
+                    raise NotPrepared(message, FAILED_SANDBOX) from None
             await asyncio.sleep(wait)
             wait *= 2
         sandbox = Sandbox(answer.pod_sandbox_id, number, is_ready=True, has_own_network=has_own_network)

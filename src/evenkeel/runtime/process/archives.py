@@ -14,9 +14,9 @@ import tarfile
 import zlib
 from typing import IO, cast
 
-from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process import zstd
+from evenkeel.runtime.process.image_config import ImageRefused
 from evenkeel.runtime.process.unpacking import Bounds, Unpacking
 
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
@@ -26,10 +26,6 @@ _BLOCK_BYTES = 512
 _LOOK_BACK_BYTES = 4096
 _SKIP_BYTES = 1 << 20
 _DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
-
-
-class ImageRefused(EvenkeelError):
-    """This runtime cannot use the image, or the archive is damaged."""
 
 
 def unpack(archive: IO[bytes], directory: str, name: str, bounds: Bounds | None = None) -> str:

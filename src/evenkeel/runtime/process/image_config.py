@@ -3,8 +3,10 @@
 import json
 import signal
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.images.references import is_digest
 
 _LAYER_KINDS = (
@@ -15,6 +17,10 @@ _LAYER_KINDS = (
 )
 _MOST_LAYERS = 1000
 _MOST_WORDS = 10_000
+
+
+class ImageRefused(EvenkeelError):
+    """This runtime cannot use the image, or the archive is damaged."""
 
 
 class Manifest(NamedTuple):

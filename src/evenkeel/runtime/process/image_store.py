@@ -15,16 +15,16 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from evenkeel.host.disk_usage import usage_below
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.images.access import FOR_ALL, ImageAccess
 from evenkeel.runtime.images.references import ImageReference, is_digest
 from evenkeel.runtime.interface import Image
 from evenkeel.runtime.paths import StatePaths, read_json, write_json
 from evenkeel.runtime.process import image_config
-from evenkeel.runtime.process.archives import ImageRefused, unpack_layers
-from evenkeel.runtime.process.image_config import ImageConfig, Manifest
+from evenkeel.runtime.process.image_config import ImageConfig, ImageRefused, Manifest
 from evenkeel.runtime.process.skopeo import BLOBS, LAYOUT
 from evenkeel.runtime.tree_removal import Resists, remove_tree
 
@@ -171,6 +171,8 @@ class ImageStore:
             self._known[stored.reference] = stored
 
     def _unpack(self, layers: list[IO[bytes]], staging: str, image: ImageReference, key: str) -> None:
+        from evenkeel.runtime.process.archives import unpack_layers  # 1 MiB, which many agents never need
+
         for layer in layers:
             layer.seek(0)
         root = unpack_layers(layers, staging, f"image {image}")

@@ -3,13 +3,14 @@
 import base64
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenkeel.api.container import Container
 from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.drivers.v1 import UNIFIED
 from evenkeel.cgroup.tree import Version
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import security, syscalls, volumes
 from evenkeel.runtime.environment import (
     arguments,
@@ -268,6 +269,7 @@ def plan_of(
         stdin_once=container.stdin and container.stdin_once,
         terminal=container.tty,
         shared_namespaces=_shared_namespaces(pod),
+        target=pod.spec.process_target(container.name),
         **_holder(launch, holder_procs),
         own_filter="" if own_filter is None else base64.b64encode(own_filter.instructions).decode(),
         app_armor_profile=_app_armor_profile(allowed),

@@ -16,7 +16,7 @@ from evenkeel.api.workloads import Workload, template_of, with_template
 from evenkeel.runtime.images.references import HOST, is_relative
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
-from evenkeel.runtime.process.archives import ImageRefused, unpack
+from evenkeel.runtime.process.image_config import ImageRefused
 from evenkeel.runtime.process.image_store import REFERENCES, STAGING
 from evenkeel.runtime.process.skopeo import BLOBS
 from evenkeel.runtime.process.supervisor.image_root import UPPER
@@ -156,6 +156,8 @@ class Images:
 
         So a directory with the final name is always complete.
         """
+        from evenkeel.runtime.process.archives import unpack  # 1 MiB, which many agents never need
+
         os.makedirs(self._paths.images, 0o700, exist_ok=True)
         unfinished = os.path.join(self._paths.images, f"{_UNFINISHED}{secrets.token_hex(8)}")
         os.mkdir(unfinished, 0o700)

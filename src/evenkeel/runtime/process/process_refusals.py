@@ -1,14 +1,16 @@
 """Checks of a manifest: the fields of a pod that this runtime cannot honour. Pure.
 
-`refusal` is called when a pod arrives. `users_refusal` is called when a container starts: Kubernetes too accepts such
-a pod and then does not start the container.
+`refusal` is called when a pod arrives, `refusals` by `evenkeel validate` and `apply`. `users_refusal` is called when a
+container starts: Kubernetes too accepts such a pod and then does not start the container.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import chain
 
 from evenkeel.api.container import Container
 from evenkeel.api.data_objects import takes_secrets
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import NOT_HONOURED, Refusal
 from evenkeel.runtime import environment, security, volumes
 from evenkeel.runtime.environment import groups, identity
@@ -24,6 +26,7 @@ class Powers(NamedTuple):
     gid: int
     has_namespaces: bool = True
     has_user_namespaces: bool = True  # for pods with hostUsers: false
+    enters_namespaces: bool = True  # ephemeral containers with a target
     no_filter: str = ""  # why there is no seccomp filter
     no_network: str = ""  # why no pod can have a network of its own
     granted: Granted = Granted()
@@ -39,36 +42,17 @@ def has_own_network(pod: Pod) -> bool:
 
 
 def refusal(pod: Pod, powers: Powers) -> Refusal | None:
+    """Returns the first reason for which the pod cannot run as its manifest is written; None if it can."""
+    return next(refusals(pod, powers), None)
+
+
+def refusals(pod: Pod, powers: Powers) -> Iterator[Refusal]:
+    """Every such reason."""
     for field, container in pod.spec.container_fields:
-        wrong = process_images.refusal(container.image)
-        if wrong:
-            return Refusal(NOT_HONOURED, f"{field}.image: {wrong}")
-        if not container.command and not is_of_registry(container.image):
-            return Refusal(
-                NOT_HONOURED,
-                f"{field}.command: missing, and image {container.image} has no program of its own: write the "
-                'program and its arguments, such as ["sleep", "60"]',
-            )
-        wrong = environment.refusal(pod, container)
-        if wrong:
-            return Refusal(NOT_HONOURED, f"{field}.{wrong}")
-        if not powers.is_root and takes_secrets(container):
-            return Refusal(
-                NOT_HONOURED,
-                f"{field}: it takes variables from a Secret, whose values are kept in memory, and only root can mount "
-                "memory: run the agent as root",
-            )
-        wrong = _user(pod, container, powers)
-        if wrong:
-            return Refusal(NOT_HONOURED, f"{field}.securityContext: {wrong}")
-        if not powers.has_namespaces and container.image != process_images.HOST:
-            return Refusal(
-                NOT_HONOURED,
-                f"{field}.image: {container.image} needs a mount namespace, which the kernel does not give this "
-                "user: run the agent as root, or use image host",
-            )
+        for problem in _container_problems(pod, container, powers):
+            yield Refusal(NOT_HONOURED, f"{field}{problem}")
     if not powers.has_namespaces and pod.spec.volumes:
-        return Refusal(
+        yield Refusal(
             NOT_HONOURED,
             "spec.volumes: volumes need a mount namespace, which the kernel does not give this user: run the agent "
             "as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
@@ -76,15 +60,39 @@ def refusal(pod: Pod, powers: Powers) -> Refusal | None:
     granted = _granted(pod, powers)
     forbidden = security.sysctl_refusal(pod, granted)
     if forbidden is not None:
-        return forbidden
-    wrong = (
-        volumes.refusal(pod, is_root=powers.is_root)
-        or security.refusal(pod, granted)
-        or _namespaces(pod, powers)
-        or _filter(pod, powers)
-        or _network(pod, powers)
-    )
-    return Refusal(NOT_HONOURED, wrong) if wrong else None
+        yield forbidden
+    for problem in chain(
+        volumes.problems(pod, is_root=powers.is_root),
+        security.problems(pod, granted),
+        _namespaces(pod, powers),
+        _filter(pod, powers),
+        _network(pod, powers),
+    ):
+        yield Refusal(NOT_HONOURED, problem)
+
+
+def _container_problems(pod: Pod, container: Container, powers: Powers) -> Iterator[str]:
+    """Each begins with what follows the field of the container."""
+    if wrong := process_images.refusal(container.image):
+        yield f".image: {wrong}"
+    elif not container.command and not is_of_registry(container.image):
+        yield (
+            f".command: missing, and image {container.image} has no program of its own: write the program and its "
+            'arguments, such as ["sleep", "60"]'
+        )
+    yield from (f".{problem}" for problem in environment.problems(pod, container))
+    if not powers.is_root and takes_secrets(container):
+        yield (
+            ": it takes variables from a Secret, whose values are kept in memory, and only root can mount memory: run "
+            "the agent as root"
+        )
+    if wrong := _user(pod, container, powers):
+        yield f".securityContext: {wrong}"
+    if not powers.has_namespaces and container.image != process_images.HOST:
+        yield (
+            f".image: {container.image} needs a mount namespace, which the kernel does not give this user: run the "
+            "agent as root, or use image host"
+        )
 
 
 def users_refusal(pod: Pod, container: Container, powers: Powers, image_user: str = "") -> str:
@@ -114,15 +122,20 @@ def _granted(pod: Pod, powers: Powers) -> Granted:
     )
 
 
-def _namespaces(pod: Pod, powers: Powers) -> str:
+def _namespaces(pod: Pod, powers: Powers) -> Iterator[str]:
     """A user other than root needs a user namespace of each container, which can share no other namespace."""
     spec = pod.spec
     for field, is_asked in (
         ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc), ("shareProcessNamespace", spec.share_process_namespace)
     ):  # fmt: skip
         if is_asked and not powers.is_root:
-            return f"spec.{field}: true needs root: run the agent as root, or leave it out"
-    return ""
+            yield f"spec.{field}: true needs root: run the agent as root, or leave it out"
+    for index, one in enumerate(spec.ephemeral_containers):
+        if spec.process_target(one.name) and not (powers.is_root and powers.enters_namespaces):
+            yield (
+                f"spec.ephemeralContainers[{index}].targetContainerName: the supervisor of containers is not root's, "
+                "or of an earlier version: leave it out"
+            )
 
 
 def _no_user_namespace(powers: Powers) -> str:
@@ -136,27 +149,27 @@ def _no_user_namespace(powers: Powers) -> str:
     return ""
 
 
-def _filter(pod: Pod, powers: Powers) -> str:
+def _filter(pod: Pod, powers: Powers) -> Iterator[str]:
     if powers.no_filter:
         for field, container in pod.spec.container_fields:
             if security.privileges(pod, container).is_filtered:
-                return f"{field}.securityContext.seccompProfile: {powers.no_filter}"
-    return ""
+                yield f"{field}.securityContext.seccompProfile: {powers.no_filter}"
 
 
-def _network(pod: Pod, powers: Powers) -> str:
+def _network(pod: Pod, powers: Powers) -> Iterator[str]:
     if has_own_network(pod):
         if not powers.is_root:
-            return "spec.hostNetwork: false needs root: only root can join a network of its own to the host's"
-        return f"spec.hostNetwork: {powers.no_network}" if powers.no_network else ""
+            yield "spec.hostNetwork: false needs root: only root can join a network of its own to the host's"
+        elif powers.no_network:
+            yield f"spec.hostNetwork: {powers.no_network}"
+        return
     for field, container in pod.spec.container_fields:
         for index, port in enumerate(container.ports):
             if port.host_port and port.host_port != port.container_port:
-                return (
+                yield (
                     f"{field}.ports[{index}].hostPort: {port.host_port} is not containerPort {port.container_port}, "
                     "and the pod uses the host's network: make them equal, or write hostNetwork: false"
                 )
-    return ""
 
 
 def _user(pod: Pod, container: Container, powers: Powers) -> str:

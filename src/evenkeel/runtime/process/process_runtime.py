@@ -231,7 +231,8 @@ class ProcessRuntime(BaseRuntime):
         self._known.forget(attempt)
         # The supervisor itself forgets an attempt that has no directory.
         with suppress(SupervisorLost, TimeoutError):
-            await asyncio.wait_for(self._link.ask("forget", attempt), _FORGET_SECONDS)
+            async with asyncio.timeout(_FORGET_SECONDS):
+                await self._link.ask("forget", attempt)
         await self._remove_attempt(attempt)
 
     async def remove(self, uid: str) -> None:
@@ -283,6 +284,7 @@ class ProcessRuntime(BaseRuntime):
         self._powers = self._powers._replace(
             has_namespaces=bool(hello.get("has_namespaces", True)),
             has_user_namespaces=bool(hello.get("has_user_namespaces")),
+            enters_namespaces=bool(hello.get("enters_namespaces")),
             no_filter=str(hello.get("no_filter", "")),
         )
         pid = hello.get("pid")

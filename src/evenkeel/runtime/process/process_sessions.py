@@ -25,6 +25,9 @@ from evenkeel.runtime.process.supervisor_connection import (
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, Message
 from evenkeel.runtime.sessions import BaseSession, Session, SessionEnd, SessionRefused, Streams, set_size
 
+_OPEN, _ATTACH = "open", "attach"
+_HANG_UP, _DETACH = "hang_up", "detach"
+_LEAVE = {_OPEN: _HANG_UP, _ATTACH: _DETACH}  # by the request that opened the session: the one that leaves it
 _ANSWER_SECONDS = 30.0
 _EXECUTION_SLACK_SECONDS = 10.0
 # A terminal passes its last bytes on a moment after the command has ended.
@@ -98,7 +101,7 @@ class ProcessSession(BaseSession):
 
     async def _let_go(self) -> None:
         if not self.has_ended:
-            await self._ask("hang_up")
+            await self._ask(_HANG_UP)
 
 
 class AttachedSession(BaseSession):
@@ -147,7 +150,7 @@ class AttachedSession(BaseSession):
         if self._ending_input is not None:
             await asyncio.gather(self._ending_input, return_exceptions=True)
         if not self.has_ended:
-            await self._ask("detach")
+            await self._ask(_DETACH)
 
 
 class ProcessSessions:
@@ -160,6 +163,7 @@ class ProcessSessions:
         self._attempts = attempts
         self._numbers = itertools.count(1)
         self._open: dict[int, _Opened] = {}
+        self._leaving: set[asyncio.Future[None]] = set()
 
     async def open(self, attempt: Attempt, command: tuple[str, ...], wanted: Streams) -> Session:
         """Starts a command."""
@@ -168,7 +172,7 @@ class ProcessSessions:
             raise SessionRefused(f"container {attempt.container} does not run")
         cgroup = session_processes.directory_of(process.procs)
         request = {"attempt": list(attempt), "command": list(command), **wanted._asdict()}
-        return await self._opened(partial(ProcessSession, cgroup), wanted, "open", request)
+        return await self._opened(partial(ProcessSession, cgroup), wanted, _OPEN, request)
 
     async def execute(self, attempt: Attempt, command: tuple[str, ...], timeout_seconds: float) -> ExecResult:
         """Runs a command without a client, such as a probe. Raises StartFailed."""
@@ -192,22 +196,31 @@ class ProcessSessions:
     async def attach(self, attempt: Attempt, wanted: Streams) -> Session:
         """Hands over the streams of the container itself."""
         request = {"attempt": list(attempt), **wanted._asdict()}
-        return await self._opened(AttachedSession, wanted, "attach", request)
+        return await self._opened(AttachedSession, wanted, _ATTACH, request)
 
     async def _opened(
         self, make: Callable[[Ask], S], wanted: Streams, todo: str, request: dict[str, object]
     ) -> S:
         number = next(self._numbers)
+        leave: Callable[[str], Awaitable[None]] | None = None
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 supervisor = await self._current()
-                session = self._open[number] = make(partial(_ask, supervisor, number))
+                leave = partial(self._ask, supervisor, number)
+                session = self._open[number] = make(leave)
                 answer = await supervisor.ask(todo, session=number, **request)
-        except (SupervisorRefused, SupervisorLost, BadMessage, TimeoutError) as error:
+        except (SupervisorRefused, SupervisorLost, BadMessage) as error:
             self._open.pop(number, None)
             raise _refusal(error) from None
-        except BaseException:
+        except BaseException as error:
             self._open.pop(number, None)
+            if leave is not None:
+                # Nobody waits for the answer, and the supervisor may open the session all the same.
+                leaving = asyncio.ensure_future(leave(_LEAVE[todo]))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+            if isinstance(error, TimeoutError):
+                raise _refusal(error) from None
             raise
         session.take(answer.get(DESCRIPTORS, []), wanted)
         return session
@@ -231,11 +244,12 @@ class ProcessSessions:
         for session in sessions.values():
             session.lost()
 
-
-async def _ask(supervisor: SupervisorConnection, number: int, todo: str) -> None:
-    with suppress(SupervisorLost, SupervisorRefused, TimeoutError):
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            await supervisor.ask(todo, session=number)
+    async def _ask(self, supervisor: SupervisorConnection, number: int, todo: str) -> None:
+        if todo == _DETACH:  # the supervisor does not report the end of a session that is left
+            self._open.pop(number, None)
+        with suppress(SupervisorLost, SupervisorRefused, TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await supervisor.ask(todo, session=number)
 
 
 def _refusal(error: Exception) -> SessionRefused:

@@ -75,7 +75,8 @@ class SupervisorConnection:
     async def hello(self, seconds: float) -> Message:
         """Returns the supervisor's first message. Raises SupervisorLost."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._hello), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._hello)
         except TimeoutError:
             self._hello.cancel()
             raise SupervisorLost("the supervisor of containers does not answer") from None

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.ticks import next_tick
 from evenkeel.runtime.interface import Attempt
 from evenkeel.runtime.process.supervisor_connection import (
     SupervisorConnection,
@@ -131,7 +132,7 @@ class SupervisorLink:
     async def _watch(self, connection: SupervisorConnection) -> None:
         """Pings the supervisor regularly, as long as this is the current connection."""
         while connection.is_open:
-            await asyncio.sleep(_PING_SECONDS)
+            await next_tick(_PING_SECONDS)
             answer = asyncio.ensure_future(connection.ask("ping"))
             try:
                 await self._wait_for(answer)
@@ -139,8 +140,10 @@ class SupervisorLink:
                 self._on_news(
                     f"the supervisor of containers, process {connection.pid}, hangs and is replaced"
                 )
+                # Before the kill, which may take a while: requests wait for the next supervisor from now on.
+                self._ready.clear()
                 await connection.kill()
-                self._lost()
+                self._replace()
             except SupervisorRefused:
                 pass  # an older supervisor, which does not know pings and is healthy
             except SupervisorLost:
@@ -149,19 +152,24 @@ class SupervisorLink:
     async def _wait_for(self, answer: "asyncio.Future[Message]") -> None:
         """Waits twice, since the agent itself may have been stopped for a while. Raises TimeoutError."""
         try:
-            await asyncio.wait_for(asyncio.shield(answer), _SILENT_SECONDS)
+            async with asyncio.timeout(_SILENT_SECONDS):
+                await asyncio.shield(answer)
         except TimeoutError:
             self._is_silent = True
-            await asyncio.wait_for(answer, _HUNG_SECONDS)
+            async with asyncio.timeout(_HUNG_SECONDS):
+                await answer
         self._is_silent = False
 
     def _lost(self) -> None:
         """Starts a replacement. There is one supervisor after another, never two at a time."""
-        if self._is_closed or not self._ready.is_set():
-            return
-        self._ready.clear()
-        self._keep(self._reconnect())
-        self._on_lost()
+        if self._ready.is_set() and not self._is_closed:
+            self._ready.clear()
+            self._replace()
+
+    def _replace(self) -> None:
+        if not self._is_closed:
+            self._keep(self._reconnect())
+            self._on_lost()
 
     async def _reconnect(self) -> None:
         """Tries until there is a supervisor again. Meanwhile containers run on, and no container is started."""

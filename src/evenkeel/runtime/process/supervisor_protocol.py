@@ -41,15 +41,17 @@ import json
 import os
 import signal
 import socket
-from typing import Any, NamedTuple
+from typing import Any
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
-from evenkeel.runtime.procfs import read_stat
+from evenkeel.runtime.procfs import is_alive, start_ticks
 
 VERSION = 5
 MOST_BYTES = 160 * 1024  # more than half of a socket's default buffer
 MOST_DESCRIPTORS = 3  # with one packet
 _DESCRIPTORS_SPACE = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+# These names are older than the word supervisor. They stay, so that an agent finds the supervisor of an older one.
 SOCKET_NAME = "keeper.sock"
 LOCK_NAME = "keeper.lock"
 
@@ -181,8 +183,7 @@ def write_process(directory: str, process: ProcessFile) -> None:
 
 def is_running(process: ProcessFile) -> bool:
     """Returns whether the process is alive, is the same process, and is in the same cgroup. A zombie is not alive."""
-    stat = read_stat(process.pid)
-    if stat is None or stat.start_ticks != process.ticks or stat.has_ended:
+    if not is_alive(process.pid, process.ticks):
         return False
     try:
         with open(f"/proc/{process.pid}/cgroup", "rb") as file:
@@ -201,8 +202,7 @@ def send_signal(process: ProcessFile, number: int) -> None:
     except OSError:
         return
     try:
-        stat = read_stat(process.pid)
-        if stat is not None and stat.start_ticks == process.ticks:
+        if start_ticks(process.pid) == process.ticks:
             signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         pass

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import tarfile
+from contextlib import suppress
 
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.tree_removal import remove_tree
@@ -158,11 +159,28 @@ class Unpacking:
         return self._parent
 
     def _made_directory(self, path: str) -> int:
-        above, name = os.path.split(path)
-        parent = self._open_parent(above)
-        os.mkdir(name, dir_fd=parent)
-        os.chmod(name, 0o755, dir_fd=parent)  # noqa: S103 the archive has no entry for this directory
-        return syscalls.open_within(self._root, path, _DIRECTORY, _WITHIN)
+        """Makes a directory that the archive has no entry for, and those above it that are missing. A path may have
+        thousands of them, and each takes as much as an entry. So there is no recursion, and each counts as one."""
+        missing: list[str] = []
+        parent = -1
+        while parent < 0:
+            path, name = os.path.split(path)
+            missing.append(name)
+            with suppress(FileNotFoundError):
+                parent = syscalls.open_within(self._root, path or ".", _DIRECTORY, _WITHIN)
+        try:
+            while missing:
+                self._bounds.take_entry()
+                name = missing.pop()
+                os.mkdir(name, dir_fd=parent)
+                made = os.open(name, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+                os.close(parent)
+                parent = made
+                os.fchmod(parent, 0o755)
+        except BaseException:
+            os.close(parent)
+            raise
+        return parent
 
     def _forget_parent(self) -> None:
         if self._parent >= 0:

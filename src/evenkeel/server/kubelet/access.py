@@ -1,4 +1,4 @@
-"""Who asks the node's server, and whether he may: the cluster decides both.
+"""Authentication and authorization of clients of the node's server. The cluster decides both.
 
 A client shows a certificate of the cluster's client authority (its common name is the user, its organizations are the
 groups), or a bearer token, of which the API server is asked (TokenReview). What a user may do the API server is asked
@@ -11,10 +11,11 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from evenkeel.errors import EvenkeelError
 from evenkeel.kube.client import Client, Json, path_of
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Refused, Request, Route, Routes
 
 Answer = TypeVar("Answer")
@@ -124,8 +125,8 @@ class Access:
 
 
 class NodeCheck:
-    """The routes as one connection sees them: for whom the cluster allows it. `is_passed` is set when a request was
-    allowed: a valid token alone keeps no place, as every pod has one."""
+    """The routes as one connection sees them: open to clients that the cluster allows. `is_passed` is set when a
+    request was allowed: a valid token alone keeps no place, as every pod has one."""
 
     def __init__(self, routes: Routes, access: Access, clock: Callable[[], float] = time.time) -> None:
         self.is_passed = False
@@ -171,7 +172,7 @@ class NodeCheck:
 
 def asked_for(request: Request) -> tuple[str, tuple[str, ...]]:
     """The verb and the subresources of the node. To reach into a pod is to create a session, also if the request is a
-    GET: else whoever may read through the node could run commands as root."""
+    GET: else every client that may read through the node could run commands as root."""
     first = request.path[0] if request.path else ""
     verb = "create" if first in _REACHES_IN else _VERBS.get(request.method, "")
     return verb, _SUBRESOURCES.get(first, ("proxy",))

@@ -5,11 +5,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
 from datetime import datetime
-from typing import NamedTuple
 
 from evenkeel.api.pod import ContainerStatus, Pod
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime.log_reading import GrowingLog, LogLine, attempts
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.runtime.log_reading import (
+    GrowingLog,
+    LogLine,
+    attempts,
+    present_attempt,
+    previous_attempt,
+)
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.sessions import readable
 from evenkeel.server.http import Refused, Request, Stream
@@ -85,14 +91,26 @@ class ContainerLogs:
         known = attempts(self._paths.container_logs(meta.namespace, meta.name, meta.uid, container))
         status = _status(pod, container)
         waiting = status.state.waiting if status is not None and status.state is not None else None
-        # One that waits for its restart has its last run as its previous one, and no other.
-        back = 1 if options.previous and waiting is None else 0
-        if len(known) > back:
-            return known[-1 - back]
-        if status is not None and waiting is None and not options.previous and not known:
-            return status.restart_count + 1  # it has begun, and has written nothing yet
         if options.previous:
-            raise Refused(400, f'previous terminated container "{container}" in pod "{meta.name}" not found')
+            is_waiting = status is None or waiting is not None
+            status = status or ContainerStatus()
+            last = status.last_state.terminated if status.last_state is not None else None
+            number = previous_attempt(
+                known,
+                is_waiting=is_waiting,
+                restarts=status.restart_count,
+                id_=status.container_id,
+                ended_id=None if last is None else last.container_id,
+            )
+            if number is None:
+                raise Refused(
+                    400, f'previous terminated container "{container}" in pod "{meta.name}" not found'
+                )
+            return number
+        has_begun = status is not None and waiting is None
+        restarts = status.restart_count if status is not None else 0
+        if number := present_attempt(known, has_begun=has_begun, restarts=restarts):
+            return number
         why = waiting.reason if waiting is not None else "ContainerCreating"
         raise Refused(400, f'container "{container}" in pod "{meta.name}" is waiting to start: {why}')
 
@@ -110,7 +128,7 @@ def attempt_is_over(pod: Pod, container: str, attempt: int) -> bool:
 
 
 def _status(pod: Pod, container: str) -> ContainerStatus | None:
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    statuses = pod.status.every_container_status
     return next((one for one in statuses if one.name == container), None)
 
 

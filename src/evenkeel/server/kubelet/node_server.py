@@ -1,12 +1,12 @@
-"""The server of a cluster's node: a port with TLS for whom the cluster allows it, and /healthz on loopback.
+"""The server of a cluster's node: a port with TLS for clients that the cluster allows, and /healthz on loopback.
 
-It must not keep the node from its pods: while a port cannot be had, it is tried again.
+It must not keep the node from its pods: a port that is taken is tried again.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError, reason
@@ -14,6 +14,7 @@ from evenkeel.kube.client import Client
 from evenkeel.kube.cluster import ClusterMember
 from evenkeel.kube.connection import KEEPALIVE
 from evenkeel.kube.kubeconfig import read_pair
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import state_paths
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection
 from evenkeel.server.handlers import PLAIN_TEXT, Handlers
@@ -22,8 +23,8 @@ from evenkeel.server.kubelet.access import Access, NodeCheck
 from evenkeel.server.kubelet.node_pods import NodePods
 from evenkeel.server.kubelet.routes import NodeRoutes
 from evenkeel.server.kubelet.tls import ClientAuthority, NodeTls, cluster_authority
-from evenkeel.server.listener import FIRST_REQUEST_SECONDS, Listener, Place
 from evenkeel.server.open_connections import OpenConnections, stop_accepting
+from evenkeel.server.tls_listener import FIRST_REQUEST_SECONDS, Listener, Place
 
 if TYPE_CHECKING:
     from evenkeel.agent.agent import Agent

@@ -2,18 +2,20 @@
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from evenkeel.agent.front import Front
 from evenkeel.api.pod import ContainerStatus, Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 from evenkeel.server.handlers import Handlers
-from evenkeel.server.http import Answer, Refused, Request, Route, Stream, Upgrade
+from evenkeel.server.http import Answer, Refused, Request, Route, Upgrade
+from evenkeel.server.kubelet.coded_websocket import asks_for_websocket, port_transport, session_transport
 from evenkeel.server.kubelet.container_logs import ContainerLogs
 from evenkeel.server.kubelet.node_pods import NodePods
 from evenkeel.server.kubelet.port_streams import forward_ports
-from evenkeel.server.kubelet.session_websocket import WebSocketSession, session_transport
+from evenkeel.server.kubelet.port_websocket import asked_ports, forward_asked_ports
+from evenkeel.server.kubelet.session_websocket import WebSocketSession
 from evenkeel.server.kubelet.spdy import PORT_PROTOCOLS, SESSION_PROTOCOLS, SessionChannels, Spdy
 from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
 from evenkeel.server.session_handlers import SessionPlaces
@@ -21,7 +23,6 @@ from evenkeel.server.session_relay import Channels, relay
 from evenkeel.server.websocket import WebSocket
 
 _TRUE = ("1", "true")
-Handle = Callable[[Request], Awaitable[Answer | Stream | Upgrade]]
 
 
 class _Address(NamedTuple):
@@ -46,7 +47,12 @@ class NodeRoutes:
             _Address(
                 "attach", (3, 4), Route(self._attach, False, SESSION_PROTOCOLS, session_transport), either
             ),
-            _Address("portForward", (2, 3), Route(self._port_forward, False, PORT_PROTOCOLS, Spdy), either),
+            _Address(
+                "portForward",
+                (2, 3),
+                Route(self._port_forward, False, PORT_PROTOCOLS, port_transport),
+                either,
+            ),
             _Address("stats", (1,), Route(self._stats)),
             _Address("metrics", (0, 1), Route(self._metrics)),
             _Address("pods", (0,), Route(handlers.pods)),
@@ -89,6 +95,7 @@ class NodeRoutes:
 
     async def _port_forward(self, request: Request) -> Upgrade:
         pod = self._pod(request)
+        ports = asked_ports(request.ports) if asks_for_websocket(request.headers.get("upgrade", "")) else ()
 
         async def open_port(port: int) -> socket.socket:
             if self._pods.present(pod) is None:
@@ -98,8 +105,14 @@ class NodeRoutes:
         async def nothing() -> None:
             pass
 
+        async def serve(transport: Spdy | WebSocket) -> None:
+            if isinstance(transport, Spdy):
+                await forward_ports(transport, open_port)
+            else:
+                await forward_asked_ports(transport, ports, open_port)
+
         async with self._sessions.place() as place:
-            return place.upgrade(lambda spdy: forward_ports(spdy, open_port), nothing)
+            return place.upgrade(serve, nothing)
 
     async def _stats(self, request: Request) -> Answer:
         if request.path[1] != "summary":

@@ -8,7 +8,8 @@ compressed, all of a direction by one zlib stream. SPDY's windows are not used: 
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+
+from evenkeel.named_tuples import NamedTuple
 
 _HEAD = struct.Struct(">IB3s")  # stream or version and type, flags, length
 _TWO = struct.Struct(">II")
@@ -22,7 +23,7 @@ _LARGEST_CONTROL_BYTES = 64 << 10
 _LARGEST_HEADERS_BYTES = 64 << 10
 LARGEST_DATA_BYTES = (1 << 24) - 1
 
-PROTOCOL_ERROR, REFUSED_STREAM, CANCEL, INTERNAL_ERROR = 1, 3, 5, 6  # of Reset
+PROTOCOL_ERROR, REFUSED_STREAM, CANCEL = 1, 3, 5  # of Reset
 
 # What both sides have compressed before the first header: the words of SPDY/3, each after its length, and some texts.
 _WORDS = (

@@ -4,18 +4,18 @@ have changed."""
 import logging
 import ssl
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import file_stamps, read_text
 from evenkeel.kube.kubeconfig import Kubeconfig, load_key_pair, read_pair
+from evenkeel.named_tuples import NamedTuple
 
 log = logging.getLogger(__name__)
 _MOST_STEPS = 8  # of a handshake
 
 
 class ClientAuthority(NamedTuple):
-    """Whose certificates of clients are accepted: those of a file, or of a text; nobody's if both are empty."""
+    """The authority of client certificates: from a file or a text. If both are empty, no certificate is accepted."""
 
     path: str = ""
     pem: str = ""

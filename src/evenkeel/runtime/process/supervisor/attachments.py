@@ -9,9 +9,9 @@ container up. The input goes from the agent to the container without the supervi
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.process.supervisor.attempt import SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import WRITABLE, Descriptors, Loop, Timer
 from evenkeel.runtime.process.supervisor.listener import Connection
@@ -156,8 +156,12 @@ class Attachments:
             hint = error.hint if isinstance(error, EvenkeelError) else ""
             connection.send({"id": request, "error": problem, "hint": hint})
             return
-        self._open.append(attachment)
         connection.send({"id": request, "session": wanted.number}, sent)
+        if not connection.is_open:  # the agent has left meanwhile
+            for end in ends.values():
+                os.close(end)
+            return
+        self._open.append(attachment)
         attachment.copy = OutputCopy(
             self._loop,
             ends,
@@ -167,8 +171,6 @@ class Attachments:
         kept.add_copy(attachment.copy, has_output=bool(ends))
         if attachment.copy.is_full:
             kept.watch_output(self._loop)
-        if not connection.is_open:
-            self._drop(attachment)
 
     def end_input(self, number: int, connection: Connection) -> None:
         """The client sends no more."""

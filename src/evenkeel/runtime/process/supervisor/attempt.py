@@ -18,7 +18,7 @@ from evenkeel.runtime.log_relay import LogLimits, LogRelay
 from evenkeel.runtime.paths import TERMINATION_LOG, AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import child_reports
-from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
+from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer, open_fifo
 from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
 from evenkeel.runtime.termination_messages import termination_message
@@ -94,7 +94,7 @@ class SupervisedContainer:
 
     def relay_output(self, loop: Loop, stdout: int, stderr: int) -> None:
         """Copies what the container writes to its log. The descriptors now belong to the relay."""
-        self.relay = self._relay(stdout, stderr)
+        self.relay = self._relay(loop, stdout, stderr)
         self.watch_output(loop)
 
     def take_terminal(self, loop: Loop, terminal: int) -> None:
@@ -108,25 +108,19 @@ class SupervisedContainer:
         terminal went with the supervisor that had it."""
         if self.plan.stdin and not self.plan.terminal:
             with suppress(OSError):  # its input has ended
-                self.stdin = os.open(
-                    f"{self.directory}/{supervisor_protocol.STDIN}",
-                    os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW,
-                )
+                self.stdin = open_fifo(f"{self.directory}/{supervisor_protocol.STDIN}")
         try:
             with Descriptors() as opened:
-                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-                streams = [opened.add(os.open(f"{self.directory}/{name}", flags)) for name in STREAMS]
-                self.relay = self._relay(*streams)
+                streams = [opened.add(open_fifo(f"{self.directory}/{name}")) for name in STREAMS]
+                self.relay = self._relay(loop, *streams)
                 for stream in streams:
                     opened.keep(stream)
         except (OSError, TypeError):
             return  # it runs on without a log
         self.watch_output(loop)
 
-    def stop_relay(self, loop: Loop) -> None:
+    def stop_relay(self) -> None:
         if self.relay is not None:
-            for descriptor in self.relay.descriptors:
-                loop.unwatch(descriptor)
             self.relay.finish()
             self.relay = None
         for copy in list(self._copies):
@@ -149,16 +143,14 @@ class SupervisedContainer:
     def _is_held(self) -> bool:
         return any(copy.is_full for copy in self._copies)
 
-    def _relay(self, stdout: int, stderr: int) -> LogRelay:
+    def _relay(self, loop: Loop, stdout: int, stderr: int) -> LogRelay:
         limits = LogLimits(*self.plan.log_limits)
-        return LogRelay(stdout, stderr, self.plan.log, limits, on_chunk=self._copy)
+        return LogRelay(stdout, stderr, self.plan.log, limits, on_chunk=self._copy, on_end=loop.unwatch)
 
     def _pump(self, loop: Loop, descriptor: int) -> None:
         assert self.relay is not None
-        before = self.relay.descriptors
         pause_seconds = self.relay.pump(descriptor)
-        still = self.relay.descriptors
-        for one in before if pause_seconds > 0 or self._is_held else set(before).difference(still):
+        for one in self.relay.descriptors if pause_seconds > 0 or self._is_held else ():
             loop.unwatch(one)
         if pause_seconds > 0:
             self._is_paused = True

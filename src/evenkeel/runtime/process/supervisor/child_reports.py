@@ -13,13 +13,16 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.process.supervisor.program import NoProgram
 
 ABOUT_TO_EXECUTE = b"exec"  # the last line of the report if the set-up succeeded
 
+# Of an error, which names the program and so may be as long as a pod's manifest. An answer is one packet.
+_MOST_CHARACTERS = 4096
 _NUMBER_BYTES = 4  # the size in which the kernel writes a process's number
 
 Say = Callable[[bytes], object]  # takes a line of the report
@@ -79,7 +82,7 @@ def read_report(read: bytes) -> Report:
         if "note" in said:
             notes.append(str(said["note"]))
         if "error" in said:
-            error, hint = str(said["error"]), str(said.get("hint", ""))
+            error, hint = str(said["error"])[:_MOST_CHARACTERS], str(said.get("hint", ""))[:_MOST_CHARACTERS]
             exit_code = int(said.get("exit_code", 0))
     return Report(error, hint, tuple(notes), is_executed, exit_code)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Protocol
 
@@ -51,20 +51,25 @@ class ContainerSetups:
         self._waiting: list[tuple[set[AttemptKey], Callable[[], None]]] = []
 
     def fork(
-        self, key: AttemptKey, directory: str, plan: Plan, spec: rootfs.FilesystemSpec
+        self,
+        key: AttemptKey,
+        directory: str,
+        plan: Plan,
+        spec: rootfs.FilesystemSpec,
+        target: ProcessFile | None = None,
     ) -> SupervisedContainer:
-        """Starts the child. If it raises OSError, there is no child."""
+        """Starts the child, in the process namespace of `target` if there is one. If it raises OSError, there is no
+        child."""
         with Descriptors() as opened:
             has_pipes = not plan.terminal
             streams = [opened.fifo(f"{directory}/{name}") for name in STREAMS if has_pipes]
             stdin = -1
             if plan.stdin and has_pipes:
-                stdin = opened.fifo(f"{directory}/{supervisor_protocol.STDIN}", os.O_RDWR)
+                stdin = opened.fifo(f"{directory}/{supervisor_protocol.STDIN}")
             orders_end, orders = opened.pipe()
             report, report_end = (opened.add(end.detach()) for end in socket.socketpair())
-            namespaces = self._origin.namespaces & ~plan.shared_namespaces
-            within = self._pid_namespaces.entered(key[0], plan) if plan.holder_procs else nullcontext()
-            with within:
+            namespaces = self._origin.namespaces & ~plan.other_namespaces
+            with self._pid_namespace(key[0], plan, target):
                 pid, entrances = cgroup_entry.clone_into(plan.procs, namespaces)
                 if pid == 0:
                     spawn.be_container(
@@ -87,6 +92,13 @@ class ContainerSetups:
             kept.report = socket.socket(fileno=opened.keep(report))
             kept.report.setblocking(False)
         return kept
+
+    def _pid_namespace(
+        self, uid: str, plan: Plan, target: ProcessFile | None
+    ) -> AbstractContextManager[None]:
+        if target is not None:
+            return self._pid_namespaces.entered_of(target)
+        return self._pid_namespaces.entered(uid, plan) if plan.holder_procs else nullcontext()
 
     def follow(self, kept: SupervisedContainer) -> None:
         """Reads the child's report as it comes, and gives up a child that takes too long."""
@@ -152,7 +164,7 @@ class ContainerSetups:
 
     def _failed(self, kept: SupervisedContainer, said: child_reports.Report) -> None:
         """Removes the rest of the attempt. Its process is gone."""
-        kept.stop_relay(self._loop)
+        kept.stop_relay()
         kept.close_termination_log()
         kept.unlink_streams()
         if not said.error:

@@ -37,7 +37,9 @@ class Loop:
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self._epoll = select.epoll()
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        # With the turn since which it is watched.
+        self._callbacks: dict[int, tuple[int, Callable[[], None]]] = {}
+        self._turn = 0
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._on_error = on_error
@@ -47,10 +49,11 @@ class Loop:
             self._epoll.modify(descriptor, events)
         else:
             self._epoll.register(descriptor, events)
-        self._callbacks[descriptor] = callback
+        self._callbacks[descriptor] = self._turn, callback
 
     def unwatch(self, descriptor: int) -> None:
-        """Stops watching, before or after the descriptor is closed. A descriptor that is not watched is allowed."""
+        """Stops watching. Call it before the descriptor is closed: while a child has a copy of it, its events would go
+        on under its number, which may be another one's by then. A descriptor that is not watched is allowed."""
         if self._callbacks.pop(descriptor, None) is not None:
             try:
                 self._epoll.unregister(descriptor)
@@ -71,9 +74,13 @@ class Loop:
         wait = _LONGEST_WAIT_SECONDS
         if self._timers:
             wait = min(max(self._timers[0][0] - time.monotonic(), 0.0), wait)
-        for descriptor, _ in self._epoll.poll(wait):
-            callback = self._callbacks.get(descriptor)  # another callback may have removed it
-            if callback is not None:
+        ready = self._epoll.poll(wait)
+        self._turn += 1
+        for descriptor, _ in ready:
+            # Another callback may have removed it, and may watch another one that has its number by now. That is not
+            # the one that is ready: if it were a FIFO without a writer, it would read as at its end.
+            since, callback = self._callbacks.get(descriptor, (self._turn, None))
+            if callback is not None and since < self._turn:
                 self._call(callback)
         while self._timers and self._timers[0][0] <= time.monotonic():
             callback = heapq.heappop(self._timers)[2].callback
@@ -112,10 +119,15 @@ class Descriptors:
         read, write = os.pipe2(os.O_CLOEXEC)
         return self.add(read), self.add(write)
 
-    def fifo(self, path: str, mode: int = os.O_RDONLY) -> int:
-        """Makes a FIFO and opens it, without waiting. By default it is the reading end."""
+    def fifo(self, path: str) -> int:
+        """Makes a FIFO and opens it."""
         try:
             os.mkfifo(path, 0o600)
         except FileExistsError:
             pass
-        return self.add(os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return self.add(open_fifo(path))
+
+
+def open_fifo(path: str) -> int:
+    """Opens both ends, without waiting. So the FIFO is not at its end while it has no other writer."""
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -28,6 +28,11 @@ from evenkeel.runtime.process.supervisor.users import become_root
 from evenkeel.runtime.procfs import start_ticks
 
 OUTPUT_BYTES = 10 << 10  # kubelet keeps as much of a probe's output
+# Of more output nothing is kept, and a pipe's content is dropped so often: a command that says more waits at its pipe,
+# and does not make us work as much as itself.
+_DROP_SECONDS = 0.01
+_READ_BYTES = 65536  # a pipe's content
+_MOST_READS = 64  # at a time
 
 _NAMESPACES = (
     ("user", syscalls.CLONE_NEWUSER),
@@ -79,7 +84,7 @@ class ExecCommands:
         execution = _Execution(answer, first, report, output)
         self._executions.append(execution)
         os.set_blocking(output, False)
-        self._loop.watch(output, partial(self._read_output, execution))
+        self._loop.watch(output, partial(self._hear, execution))
         execution.overdue = self._loop.after(seconds, partial(self._overdue, execution))
 
     def child_ended(self, pid: int, status: int) -> bool:
@@ -98,13 +103,25 @@ class ExecCommands:
                 return True
         return False
 
-    def _read_output(self, execution: _Execution) -> None:
-        """Reads the output. Output above the bound is read and dropped, so that no writer waits for a reader."""
+    def _hear(self, execution: _Execution) -> None:
+        """Reads output as it comes."""
+        is_enough = len(execution.text) >= OUTPUT_BYTES
+        self._read_output(execution, 1 if is_enough else _MOST_READS)
+        if is_enough and execution.output >= 0:
+            self._loop.unwatch(execution.output)
+            self._loop.after(_DROP_SECONDS, partial(self._hear_again, execution))
+
+    def _hear_again(self, execution: _Execution) -> None:
+        if execution.output >= 0:
+            self._loop.watch(execution.output, partial(self._hear, execution))
+
+    def _read_output(self, execution: _Execution, reads: int = _MOST_READS) -> None:
+        """Reads the output. Output above the bound is read and dropped, so that no writer waits without end."""
         if execution.output < 0:
             return
         try:
-            for _ in range(64):
-                part = os.read(execution.output, 65536)
+            for _ in range(reads):
+                part = os.read(execution.output, _READ_BYTES)
                 if not part:
                     self._close_output(execution)
                     return
@@ -179,10 +196,12 @@ def be_first(
 
     def act() -> None:
         plan, process = kept.plan, kept.process
+        spawn.hide_memory()
         cgroup_entry.enter(entrances, plan.cgroup)
         spawn.take_oom_score(plan.oom_score_adj)
         number_at = report.number_at()
-        namespaces = _open_namespaces(process.pid, process.ticks)
+        has_users = bool(plan.user_namespace or origin.namespaces & syscalls.CLONE_NEWUSER)
+        namespaces = _open_namespaces(process.pid, process.ticks, has_users=has_users)
         if plan.user_namespace:  # the last one: the others are the host's, which its users have no right over
             namespaces.sort(key=lambda one: one[1] == syscalls.CLONE_NEWUSER)
         nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -207,10 +226,17 @@ def be_first(
     child_reports.guarded(act, report.say)
 
 
-def _open_namespaces(pid: int, ticks: int) -> list[tuple[int, int]]:
-    """Opens the container's namespaces that differ from ours. Returns a descriptor and the kind of each."""
+def _open_namespaces(pid: int, ticks: int, *, has_users: bool) -> list[tuple[int, int]]:
+    """Opens the container's namespaces that differ from ours. Returns a descriptor and the kind of each.
+
+    Without a filter, a container may have put itself into others of its own making. A namespace of users that we did
+    not give it is never entered: root of the machine would keep its user there, which has no number in it, and with it
+    all that belongs to root.
+    """
     opened = []
     for name, kind in _NAMESPACES:
+        if kind == syscalls.CLONE_NEWUSER and not has_users:
+            continue
         path = f"/proc/{pid}/ns/{name}"
         try:
             theirs, ours = os.stat(path), os.stat(f"/proc/self/ns/{name}")

@@ -16,6 +16,12 @@ WHOLE = syscalls.OPEN_TREE_CLONE | syscalls.AT_RECURSIVE  # a mount and all moun
 _MOST_ENTRIES = 1024  # of a directory that is covered: each entry is a mount
 _COVER_BYTES = 64 << 20
 _KERNEL_DIRECTORIES = ("/proc", "/sys")
+# The files of /proc that may be covered, as with runc: programs read figures of the machine there, which lxcfs replaces
+# by those of the container. Anything else may be what decides over a process.
+_FIGURES = frozenset(
+    f"/proc/{name}"
+    for name in ("cpuinfo", "diskstats", "loadavg", "meminfo", "slabinfo", "stat", "swaps", "uptime")
+)
 
 
 class FilesystemRefused(EvenkeelError):
@@ -27,6 +33,7 @@ class MountPoints:
 
     def __init__(self, *, is_root_ours: bool) -> None:
         """`is_root_ours`: only this container sees a file that is made in the root."""
+        self._proc = os.stat("/proc").st_dev
         self._is_ours = {"/": is_root_ours, "/dev": True, "/proc": False, "/sys": False}
         self._covers: list[str] = []
 
@@ -38,6 +45,10 @@ class MountPoints:
         path = os.path.normpath(f"/{target.lstrip('/')}")
         point = self._point(path, what, is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
         try:
+            if os.fstat(point).st_dev == self._proc and path not in _FIGURES:
+                raise FilesystemRefused(
+                    f"{what}: nothing can be mounted at {target}: it is in /proc, the kernel's"
+                )
             real = os.path.realpath(path)
             syscalls.move_mount(tree, point)
         except OSError as error:

@@ -1,4 +1,5 @@
-"""The process namespaces that all containers of a pod share (shareProcessNamespace).
+"""The process namespaces that all containers of a pod share (shareProcessNamespace), and that of a container which an
+ephemeral container enters.
 
 A process namespace ends with its first process. If that were a container's, its end would end the others. So the
 supervisor makes a process for it, the holder. It is in the cgroup of the pod's infrastructure. It lives from the start
@@ -10,12 +11,13 @@ another user, and it is not dumpable.
 """
 
 import ctypes
+import errno
 import gc
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError
@@ -24,7 +26,7 @@ from evenkeel.runtime.paths import StatePaths, read_json, write_json
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
 from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ProcessFile, process_from, send_signal
-from evenkeel.runtime.procfs import read_stat, start_ticks
+from evenkeel.runtime.procfs import is_alive, start_ticks
 
 _HOLDER = "holder"  # in the pod's directory
 _NOBODY = 65534
@@ -42,13 +44,18 @@ class PidNamespaces:
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._holders: dict[str, ProcessFile] = {}
 
-    @contextmanager
-    def entered(self, uid: str, plan: Plan) -> Iterator[None]:
+    def entered(self, uid: str, plan: Plan) -> AbstractContextManager[None]:
         """Children that are forked in this context are in the pod's namespace. They must not leave the context. Raises
         OSError."""
-        holder = self._holder(uid) or self._made(uid, plan)
-        namespace = os.open(f"/proc/{holder.pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        return self.entered_of(self._holder(uid) or self._made(uid, plan))
+
+    @contextmanager
+    def entered_of(self, process: ProcessFile) -> Iterator[None]:
+        """The same with the namespace of a process."""
+        namespace = os.open(f"/proc/{process.pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         try:
+            if not is_alive(process.pid, process.ticks):  # now: its number may have been another's before
+                raise ProcessLookupError(errno.ESRCH, "the container to enter has ended")
             syscalls.setns(namespace, syscalls.CLONE_NEWPID)
         finally:
             os.close(namespace)
@@ -71,8 +78,7 @@ class PidNamespaces:
         """Returns the holder that lives."""
         holder = self._holders.get(uid) or process_from(read_json(self._paths.pod(uid), _HOLDER) or {})
         # Its cgroup is not compared: it may not be there yet.
-        stat = None if holder is None else read_stat(holder.pid)
-        if holder is None or stat is None or stat.start_ticks != holder.ticks or stat.has_ended:
+        if holder is None or not is_alive(holder.pid, holder.ticks):
             return None
         self._holders[uid] = holder
         return holder

@@ -2,8 +2,9 @@
 
 import os
 import signal
-from typing import Any, NamedTuple
+from typing import Any
 
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import read_json
 from evenkeel.runtime.process import supervisor_protocol
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     holder_cgroup: str = ""
     holder_procs: tuple[str, ...] = ()
     holder_score: int = 0
+    target: str = ""  # the container of the pod whose process namespace it enters
     own_filter: str = ""  # the compiled profile of seccompProfile Localhost, in base 64
     app_armor_profile: str = ""  # the name of a loaded profile
     private: str = ""  # the path of a file in memory that has the fields `PRIVATE`
@@ -54,6 +56,11 @@ class Plan(NamedTuple):
     terminal: bool = False
     user_namespace: str = ""  # hostUsers: false: the pod's namespace; "" is the host's
     first_id: int = 0  # the user and the group of the host that are root in it
+
+    @property
+    def other_namespaces(self) -> int:
+        """Those of `NAMESPACES` that it does not get for itself."""
+        return self.shared_namespaces | (syscalls.CLONE_NEWPID if self.target else 0)
 
     def host_user(self, uid: int | None) -> int | None:
         """The container's user as the host has it. In a user namespace the default is its root."""

@@ -11,9 +11,10 @@ import resource
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, rootfs, streams
@@ -68,8 +69,7 @@ def _become(start: Start) -> None:
     say = partial(child_reports.say_through, report)
     os.setsid()
     users = Users(plan.user_namespace, plan.first_id)
-    if plan.shared_namespaces & syscalls.CLONE_NEWPID:  # other containers see this process already
-        syscalls.set_dumpable(is_dumpable=False)
+    hide_memory()
     if origin.namespaces & syscalls.CLONE_NEWUSER:
         map_own_user(origin.owner)
     cgroup_entry.enter(start.entrances, plan.cgroup)
@@ -82,7 +82,7 @@ def _become(start: Start) -> None:
     if plan.network:
         _enter_network(plan.network)
     if plan.sysctls:
-        _set_sysctls(plan, origin.namespaces & ~plan.shared_namespaces)
+        _set_sysctls(plan, origin.namespaces & ~plan.other_namespaces)
     if origin.namespaces:
         syscalls.unshare(syscalls.CLONE_NEWCGROUP)
         log = rootfs.enter(start.spec, has_pid_namespace=True, users=users)
@@ -98,6 +98,16 @@ def _become(start: Start) -> None:
     syscalls.close_on_exec_from(3)
     if os.read(start.orders, 1):
         execute(program, say)
+
+
+def hide_memory() -> None:
+    """Lets nobody look into this process. Its memory is a copy of the supervisor's, and other containers may see it
+    already: those of the pod, if they share its processes, and those with hostPID.
+
+    Without root, such containers cannot be had, and this process could not write to its own files in /proc any more.
+    """
+    if os.geteuid() == 0:
+        syscalls.set_dumpable(is_dumpable=False)
 
 
 def give_streams(plan: Plan) -> None:
@@ -221,10 +231,13 @@ def settle(plan: Plan, origin: Origin) -> Program:
 
 
 def _confine_programs(profile: str) -> None:
-    """The next program that this process executes, and all after it, have the AppArmor profile."""
+    """The next program that this process executes, and all after it, have the AppArmor profile.
+
+    An image or a volume may have put something else at /proc, where a request would go nowhere (CVE-2019-16884).
+    """
     for path in ("/proc/self/attr/apparmor/exec", "/proc/self/attr/exec"):
         try:
-            _write(path, f"exec {profile}")
+            _write(path, f"exec {profile}", must_be_proc=True)
         except FileNotFoundError:
             # The kernel is older than 5.8. Or no profile has this name, which the other file reports too.
             continue
@@ -287,9 +300,11 @@ def _read(path: str) -> str:
         os.close(descriptor)
 
 
-def _write(path: str, text: str) -> None:
+def _write(path: str, text: str, *, must_be_proc: bool = False) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
+        if must_be_proc and not syscalls.is_proc(descriptor):
+            raise EvenkeelError(f"{path} is not the kernel's in this container: mount nothing at /proc")
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)

@@ -21,7 +21,7 @@ from evenkeel.runtime.process.supervisor.container_setup import ContainerSetups,
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
 from evenkeel.runtime.process.supervisor.plan import Plan, read_plan
-from evenkeel.runtime.process.supervisor_protocol import Message
+from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 
 _RETRY_SECONDS = 1.0
 _CLIENT_SECONDS = 30.0  # the time in which the client reports how an adopted container ended
@@ -71,14 +71,27 @@ class SupervisedContainers:
         except (KeyError, TypeError, ValueError):
             answer(error=f"there is nothing to start in {directory}")
             return
+        target = self._target(key[0], plan.target)
+        if plan.target and target is None:
+            answer(error=f'container "{plan.target}", whose processes it is to see, does not run')
+            return
         try:
-            kept = self._setups.fork(key, directory, plan, spec)
+            kept = self._setups.fork(key, directory, plan, spec, target)
             self._kept[key] = self._by_pid[kept.process.pid] = kept
             self._setups.follow(kept)
         except OSError as error:
             answer(**refused(error))
             return
         kept.answers.append(answer)
+
+    def _target(self, uid: str, container: str) -> ProcessFile | None:
+        """The first process of the pod's container of that name, if it runs. It may not be adopted yet."""
+        for name, number in attempts_of(uid, self._paths) if container else ():
+            if name == container:
+                process = supervisor_protocol.read_process(self._paths.attempt(uid, name, number))
+                if process is not None and supervisor_protocol.is_running(process):
+                    return process
+        return None
 
     def signal(self, key: AttemptKey, number: int) -> None:
         kept = self._kept.get(key)
@@ -195,7 +208,7 @@ class SupervisedContainers:
         if kept.pidfd >= 0:
             os.close(kept.pidfd)
             kept.pidfd = -1
-        kept.stop_relay(self._loop)
+        kept.stop_relay()
         now, started_at = time.time(), kept.process.started_at
         ended = (
             supervisor_protocol.unknown(started_at, now)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.allocator import give_back_memory
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
 from evenkeel.runtime.process.seccomp import default_filter, filter_problem
@@ -33,6 +34,7 @@ from evenkeel.runtime.process.supervisor.plan import NAMESPACES
 from evenkeel.runtime.process.supervisor.supervised_containers import SupervisedContainers
 from evenkeel.runtime.process.supervisor_protocol import (
     LOCK_NAME,
+    MOST_BYTES,
     BadMessage,
     Message,
     attempt_of,
@@ -43,7 +45,7 @@ from evenkeel.runtime.process.supervisor_protocol import (
 
 _LOWEST_SCORE = -999
 _SIGNALS_OF_THE_C_LIBRARY = (32, 33)  # Python has no names for them
-_RECORDS_A_PACKET = 100
+_PACKET_BYTES = MOST_BYTES // 2  # of records
 _LOG_BYTES = 64 << 10
 
 
@@ -71,6 +73,7 @@ class Supervisor:
             "has_namespaces": origin.namespaces != 0,
             # An agent may meet a supervisor of an earlier version, which would not heed a pod's user namespace.
             "has_user_namespaces": origin.namespaces != 0 and os.geteuid() == 0,
+            "enters_namespaces": origin.namespaces != 0 and os.geteuid() == 0,
             "no_filter": filter_problem(),
         }
         self.listener = Listener(self._loop, directory, hello, self._heard, self._client_gone)
@@ -100,7 +103,7 @@ class Supervisor:
 
         todo = message.get("do")
         if todo == "list":
-            self._keeping.records(lambda records: _in_packets(records, answer))
+            self._keeping.records(lambda records: in_packets(records, answer))
             return
         if todo == "ping":
             answer()
@@ -229,7 +232,7 @@ def main(state: str, connection: int) -> int:
         default_filter()  # it takes a while, so it is done once, and after the client got our first message
     gc.collect()
     gc.freeze()
-    syscalls.trim_memory()  # each start copies the table of our pages
+    give_back_memory()  # each start copies the table of our pages
     supervisor.run()
     return 0
 
@@ -271,10 +274,19 @@ def _stand_apart(connection: int) -> socket.socket | None:
     return client
 
 
-def _in_packets(records: list[dict[str, object]], answer: Answer) -> None:
-    for start in range(0, max(len(records), 1), _RECORDS_A_PACKET):
-        part = records[start : start + _RECORDS_A_PACKET]
-        answer(records=part, more=start + _RECORDS_A_PACKET < len(records))
+def in_packets(records: list[dict[str, object]], answer: Answer) -> None:
+    """Answers with the records, as many in each packet as it has room for. A record names a file in each hierarchy of
+    cgroup v1, and one of a container that has ended has its last words."""
+    part: list[dict[str, object]] = []
+    room = _PACKET_BYTES
+    for record in records:
+        size = len(encode(record)) + len(",")
+        if size > room and part:
+            answer(records=part, more=True)
+            part, room = [], _PACKET_BYTES
+        part.append(record)
+        room -= size
+    answer(records=part, more=False)
 
 
 def _number(message: Message, name: str) -> int:

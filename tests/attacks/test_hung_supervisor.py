@@ -46,11 +46,11 @@ def running(agent: Up, *names: str) -> dict[str, int]:
     return {name: first_of(agent.container(name)) for name in names}
 
 
-def test_a_pod_ends_though_its_keeper_hangs(up: MakeUp):
+def test_a_pod_ends_though_its_supervisor_hangs(up: MakeUp):
     agent = up()
     agent.start()
     pids = running(agent, "ends", "stays")
-    with hung(agent.keeper_pid()):
+    with hung(agent.supervisor_pid()):
         agent.client.delete("default", "ends")
         eventually(lambda: not is_alive(pids["ends"]), within_seconds=HUNG_SECONDS)
         eventually(lambda: not agent.pod("ends"), within_seconds=HUNG_SECONDS)
@@ -59,42 +59,42 @@ def test_a_pod_ends_though_its_keeper_hangs(up: MakeUp):
     assert first_of(agent.container("stays")) == pids["stays"]
 
 
-def test_a_node_whose_keeper_hangs_says_so_and_gets_another(up: MakeUp):
+def test_a_node_whose_supervisor_hangs_says_so_and_gets_another(up: MakeUp):
     agent = up()
     agent.start()
     pids = running(agent, "stays")
-    with hung(agent.keeper_pid()) as keeper:
+    with hung(agent.supervisor_pid()) as supervisor:
         agent.apply(pod("late", SLEEP))
-        # It is not ready, with a reason; or there is another keeper already, and the pod runs.
+        # It is not ready, with a reason; or there is another supervisor already, and the pod runs.
         eventually(lambda: not_ready(agent) or agent.phase("late") == "Running", within_seconds=HUNG_SECONDS)
-        eventually(lambda: agent.phase("late") == "Running", within_seconds=2 * HUNG_SECONDS)
-        assert agent.keeper_pid() != keeper
+        agent.await_phase("late", "Running", within_seconds=2 * HUNG_SECONDS)
+        assert agent.supervisor_pid() != supervisor
         eventually(lambda: is_ready(agent), within_seconds=HUNG_SECONDS)
         assert is_alive(pids["stays"])
         assert first_of(agent.container("stays")) == pids["stays"]
-    eventually(lambda: not is_alive(keeper), within_seconds=HUNG_SECONDS)  # there are not two for long
+    eventually(lambda: not is_alive(supervisor), within_seconds=HUNG_SECONDS)  # there are not two for long
 
 
-def test_a_new_agent_answers_though_the_keeper_hangs(up: MakeUp):
+def test_a_new_agent_answers_though_the_supervisor_hangs(up: MakeUp):
     agent = up()
     agent.start(stop_pods=False)
     pids = running(agent, "stays")
-    keeper = agent.keeper_pid()
+    supervisor = agent.supervisor_pid()
     agent.kill()
-    with hung(keeper):
+    with hung(supervisor):
         agent.start()
         agent.apply(pod("late", SLEEP))
-        eventually(lambda: agent.phase("late") == "Running", within_seconds=2 * HUNG_SECONDS)
+        agent.await_phase("late", "Running", within_seconds=2 * HUNG_SECONDS)
         assert is_alive(pids["stays"])
         agent.await_phase("stays", "Running")
-        assert agent.status("stays")["containerStatuses"][0].get("restartCount", 0) == 0
+        assert agent.restarts("stays") == 0
         assert first_of(agent.container("stays")) == pids["stays"]
 
 
-def test_an_agent_ends_with_its_pods_though_the_keeper_hangs(up: MakeUp):
+def test_an_agent_ends_with_its_pods_though_the_supervisor_hangs(up: MakeUp):
     agent = up()
     agent.start()
     pids = running(agent, "stays")
-    with hung(agent.keeper_pid()):
+    with hung(agent.supervisor_pid()):
         assert agent.stop() == 0
         assert not is_alive(pids["stays"])

@@ -1,5 +1,5 @@
-"""What helps without ending anybody, on a real kernel: taking memory back, standing still, being throttled; and that
-nobody is left in it, whatever became of the agent and the watch."""
+"""Mitigations on a real kernel: memory is reclaimed, pods are frozen or throttled. And no pod stays frozen or
+throttled, whatever became of the agent and the watch."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
+from evenkeel.host.dying import Dying
 from evenkeel.pressure.memory.cgroup_writes import freeze_file, reclaim_write, send_kill
 from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Reclaimer
@@ -93,7 +94,7 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
     growing = [spawn("memory", cgroup=inside) for inside in pods]
     paths = [inside.path_in_hierarchy(cgroup_root).rpartition("/")[0] for inside in pods]
     for program in growing:
-        program.tell(f"allocate {256 * MIB} {16 * MIB}")
+        program.tell(f"allocate {256 * MIB} {4 * MIB}")  # for a minute: it is to grow still when it goes on
     for inside in pods:
         eventually(lambda inside=inside: memory_bytes(inside) > 4 * MIB)
     driver = making_drivers(cgroup_root)()
@@ -124,24 +125,82 @@ def test_who_stands_still_uses_no_more_can_be_killed_and_goes_on_when_it_is_over
         driver.close()
 
 
+@pytest.mark.cgroup("v1")
+@pytest.mark.req("E2", "E12")
+def test_the_memory_of_a_frozen_victim_is_free_before_it_has_come_to_its_turn(
+    cgroup_root: Cgroup, spawn: Spawn
+):
+    inside = below(cgroup_root, "kubepods", "besteffort", "podx", "main")
+    place = Cgroup({key: path.parent for key, path in inside.directories.items()})
+    growing = spawn("memory", cgroup=inside)
+    growing.tell(f"allocate {256 * MIB}")  # it runs when it is killed, and would end at once
+    eventually(lambda: memory_bytes(place) > 32 * MIB)
+    targets = targets_at(cgroup_root, place)
+    target = targets.pods[0]
+    file = freeze_file(targets, target)
+    assert file is not None
+    freezer = Freezer(IgnoredReports())
+    dying = Dying(lambda: {growing.pid})
+    try:
+        freezer.prepare_victim(file)
+        freezer.freeze_victim(target.path, file)
+        dying.kill()
+        send_kill(targets, target)
+        freezer.thaw_one(target.path)  # this is for other pods
+        eventually(lambda: Path(file.file).read_text() == "FROZEN\n")
+        assert dying.release() == 1
+        assert growing.is_alive()
+        eventually(lambda: memory_bytes(place) < 8 * MIB)
+        assert growing.is_alive()
+    finally:
+        freezer.thaw_victim(target.path)
+        dying.close()
+    assert growing.wait() == -signal.SIGKILL
+
+
 @pytest.mark.cgroup("v1", "v2")
+@pytest.mark.whole_kernel("a race for memory")
 @pytest.mark.req("A15")
 def test_a_pod_that_stood_still_when_the_agent_was_killed_goes_on_when_it_starts_again(up: MakeUp):
     agent = up()
+    place = started_sleeper(agent)
+    agent.kill()
+    freeze(agent, place)
+    agent.start()
+    assert not is_frozen(place)
+    assert "DriftRepaired" not in reasons(agent)
+
+
+@pytest.mark.cgroup("v1", "v2")
+@pytest.mark.req("A15")
+def test_a_pod_that_stood_still_when_watch_and_guard_were_killed_goes_on_though_the_agent_runs(up: MakeUp):
+    agent = up("--eviction-hard=memory.available<48Mi")
+    place = started_sleeper(agent)
+    watch, guard = agent.await_watch(), eventually(agent.guard_pid)
+    freeze(agent, place)
+    os.kill(guard, signal.SIGKILL)
+    os.kill(watch, signal.SIGKILL)
+    eventually(lambda: not is_frozen(place))
+    eventually(lambda: agent.watch_pid(other_than=watch))
+    assert "DriftRepaired" not in reasons(agent)
+
+
+def started_sleeper(agent: Up) -> Cgroup:
+    """Starts the agent with a pod that does nothing. Returns the pod's cgroup."""
     agent.start()
     agent.apply(pod("batch", ["sleep", "1000"]))
     agent.await_phase("batch", "Running")
-    place = agent.cgroup("besteffort", f"pod{agent.pod('batch')['metadata']['uid']}")
-    agent.kill()
+    return agent.cgroup("besteffort", f"pod{agent.pod('batch')['metadata']['uid']}")
+
+
+def freeze(agent: Up, place: Cgroup) -> None:
+    """As a watch does, of which the guard was not told."""
     driver = making_drivers(agent.root)()
     try:
         driver.freeze(place.path_in_hierarchy(agent.root), frozen=True)
     finally:
         driver.close()
     assert is_frozen(place)
-    agent.start()
-    assert not is_frozen(place)
-    assert "DriftRepaired" not in reasons(agent)
 
 
 HOLDING = """
@@ -187,6 +246,7 @@ def is_frozen(place: Cgroup) -> bool:
 
 
 @pytest.mark.cgroup("v2")
+@pytest.mark.whole_kernel("a race for memory")
 @pytest.mark.req("A15", "E9")
 def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the_next_agent(
     up: MakeUp, tmp_path: Path

@@ -1,4 +1,4 @@
-"""A TCP port with TLS at which nobody keeps others out.
+"""A TCP port with TLS, on which no client can keep other clients out.
 
 A client that has not shown that it may ask can hold a place only until another client needs it.
 """
@@ -9,9 +9,10 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Routes
 
 _BACKLOG = 1024  # the kernel keeps these for us, without a descriptor of ours

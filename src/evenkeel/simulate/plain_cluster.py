@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from math import sqrt
-from typing import NamedTuple
 
 from evenkeel.api.config import Profile
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod
 from evenkeel.api.resources import CPU, MEMORY, PODS
 from evenkeel.errors import EvenkeelError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.simulate.node_info import NodeInfo, PodDemand, is_scalar, pod_demand, taint_text, untolerated
 
 MAX_SCORE = 100

@@ -1,0 +1,30 @@
+"""The memory that the C library keeps for later: less of it in processes that run for months.
+
+Both functions do nothing where the C library is not glibc.
+"""
+
+import ctypes
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGE_BYTES = 128 << 10  # glibc's own first value
+
+
+def keep_little() -> None:
+    """For a process whose memory is locked, which cannot give back free pages in the middle of its heap. Call it before
+    threads are started."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    # By default each thread gets an arena of its own, up to eight for each processor, and it keeps what was needed
+    # once. Python's threads hardly ever allocate at the same time.
+    mallopt(_M_ARENA_MAX, 1)
+    # By default these grow when a large piece is freed, up to 32 and 64 MiB. Then buffers lie between small pieces.
+    mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+
+
+def give_back_memory() -> None:
+    """Returns free memory to the kernel, as far as it is not locked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,81 @@
+"""The forms of kubelet's WebSockets before version 5: a message is one of a channel, in bytes or in base64.
+
+With base64 it is text: the channel as a digit, and the data encoded. Clients of the API server that speak these are
+handed on to the node as they are.
+"""
+
+import base64
+import binascii
+from collections.abc import AsyncIterator
+
+import h11
+
+from evenkeel.runtime.sessions import Part
+from evenkeel.server.channels import V4
+from evenkeel.server.http import Transport
+from evenkeel.server.kubelet.spdy import Spdy
+from evenkeel.server.websocket import WebSocket
+
+V4_BASE64, BASE64, PLAIN, NONE = "v4.base64.channel.k8s.io", "base64.channel.k8s.io", "channel.k8s.io", ""
+_OF_SESSIONS = (V4, V4_BASE64, PLAIN, BASE64, NONE)
+_OF_PORTS = (V4, V4_BASE64, NONE)
+_WEBSOCKET = "websocket"
+_DIGITS = b"0123456789"
+MOST_CHANNELS, MOST_TEXT_CHANNELS = 256, len(_DIGITS)
+
+
+def asks_for_websocket(upgrade: str) -> bool:
+    """`upgrade` is that header of a request."""
+    return upgrade.strip().lower() == _WEBSOCKET
+
+
+def session_transport(head: h11.Request, protocols: tuple[str, ...]) -> Transport:
+    """What the client of a session asks for: a WebSocket, or SPDY with one of these protocols. Raises Refused."""
+    return _transport(head, protocols, _OF_SESSIONS)
+
+
+def port_transport(head: h11.Request, protocols: tuple[str, ...]) -> Transport:
+    """The same of a port-forward."""
+    return _transport(head, protocols, _OF_PORTS)
+
+
+def _transport(head: h11.Request, protocols: tuple[str, ...], of_websocket: tuple[str, ...]) -> Transport:
+    upgrades = [bytes(value).decode("latin-1") for name, value in head.headers if name == b"upgrade"]
+    if any(map(asks_for_websocket, upgrades)):
+        return WebSocket(head, of_websocket)
+    return Spdy(head, protocols)
+
+
+def is_text(websocket: WebSocket) -> bool:
+    return websocket.protocol in (BASE64, V4_BASE64)
+
+
+class CodedWebSocket:
+    """The channels of a WebSocket, in the form that was agreed on."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        self._is_text = is_text(websocket)
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Returns when the client has taken it. Raises OSError when the client is gone."""
+        if self._is_text:
+            await self._websocket.send_text(f"{channel}{base64.b64encode(data).decode()}")
+        else:
+            await self._websocket.send(channel, data)
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """The client's messages, until it closes the WebSocket, is gone, or sends what is not base64. The channel of
+        text that begins with no digit is -1."""
+        held = b""
+        async for part in self._websocket.parts():
+            channel, data = part.channel, part.data
+            if self._is_text:
+                channel = _DIGITS.find(part.channel)
+                held += data
+                whole = len(held) if part.is_last else len(held) & ~3
+                try:
+                    data, held = base64.b64decode(held[:whole], validate=True), held[whole:]
+                except binascii.Error:
+                    return
+            yield Part(channel, data, part.is_last)
