@@ -1,5 +1,6 @@
 """The messages to a container runtime: labels that find a container again, and mounts that never lead to the state."""
 
+import subprocess
 import sys
 
 import pytest
@@ -8,11 +9,10 @@ from evenkeel.api.container import EphemeralContainer, SecurityContext
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
-from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import attempt_of, container_config, paths_to_state, sandbox_config
-from evenkeel.runtime.cri.cri_connection import chosen, require_libraries, socket_path
 from evenkeel.runtime.cri.cri_refusals import refusal
+from evenkeel.runtime.cri.endpoints import chosen, require_libraries, socket_path
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.security import Granted
 from tests.cri_launches import launch
@@ -243,8 +243,20 @@ def test_auto_is_a_runtime_that_listens_or_none(tmp_path):
     assert chosen("", (path,)) == ""
 
 
-def test_an_installation_without_the_libraries_is_told_what_to_install(monkeypatch):
+def test_an_installation_without_the_libraries_is_told_what_to_install():
     require_libraries()
-    monkeypatch.setitem(sys.modules, "grpc.aio", None)
-    with pytest.raises(EvenkeelError, match=r"pip install 'evenkeel\[cri\]'"):
-        require_libraries()
+    told = without_protobuf(
+        "from evenkeel.runtime.cri.endpoints import require_libraries; require_libraries()"
+    )
+    assert "pip install 'evenkeel[cri]'" in told
+    told = without_protobuf("import evenkeel.cli.doctor, evenkeel.cli.up; print('they need none')")
+    assert told == "they need none\n"
+
+
+def without_protobuf(code: str) -> str:
+    """What Python says to it where protobuf is not installed."""
+    hidden = f"import sys; sys.modules['google.protobuf'] = None; {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout + done.stderr

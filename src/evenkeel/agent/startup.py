@@ -115,7 +115,7 @@ def _runtime(
     _refuse_other(_CONTAINERS if endpoint else _PROCESSES, journal)
     if not endpoint:
         return ProcessRuntime(state_directory, make_driver, node.config)
-    from evenkeel.runtime.cri.cri_connection import require_libraries
+    from evenkeel.runtime.cri.endpoints import require_libraries
 
     require_libraries()
     from evenkeel.runtime.cri.cri_runtime import CriRuntime

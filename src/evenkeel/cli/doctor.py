@@ -16,7 +16,7 @@ from evenkeel.host.machine import Machine, inspect_machine
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.advice import LEAST_SECONDS
 from evenkeel.policy.amounts import bytes_text, cores_text
-from evenkeel.runtime.cri.cri_connection import chosen
+from evenkeel.runtime.cri.endpoints import chosen
 from evenkeel.runtime.cri.runtime_checks import runtime_checks
 
 USAGE = "[-o text|json|yaml] [flags]"

@@ -23,7 +23,7 @@ from evenkeel.host.capacity import filesystem, machine_capacity
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import NodeView, node_view
-from evenkeel.runtime.cri.cri_connection import chosen, unused
+from evenkeel.runtime.cri.endpoints import chosen, unused
 from evenkeel.runtime.interface import Readiness
 from evenkeel.server.app import serve
 

@@ -1,4 +1,7 @@
-"""The checks of `evenkeel doctor` for a container runtime: its answer, and settings that would break a guarantee."""
+"""The checks of `evenkeel doctor` for a container runtime: its answer, and settings that would break a guarantee.
+
+The libraries by which a runtime is spoken to may not be installed, so they are imported when one is asked.
+"""
 
 import asyncio
 
@@ -6,8 +9,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.tree import Naming
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.checks import Check, State
-from evenkeel.runtime.cri.cri_connection import Connection, chosen, require_libraries, unused
-from evenkeel.runtime.cri.runtime_link import RuntimeInfo, disagreement, runtime_info
+from evenkeel.runtime.cri.endpoints import chosen, require_libraries, unused
 
 _NAME = "container runtime"
 
@@ -19,40 +21,44 @@ def runtime_checks(config: KubeletConfiguration) -> tuple[Check, ...]:
         if not at:
             return (_none(),)
         require_libraries()
-
-        async def asked() -> RuntimeInfo:
-            connection = Connection(at)
-            try:
-                return await runtime_info(connection)
-            finally:
-                await connection.close()
-
-        info = asyncio.run(asked())
+        return (_asked(at, Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS),)
     except EvenkeelError as error:
         return (_broken(error),)
-    naming = Naming.SYSTEMD if config.cgroup_driver == "systemd" else Naming.CGROUPFS
+
+
+def _asked(at: str, naming: Naming) -> Check:
+    """Raises EvenkeelError."""
+    from evenkeel.runtime.cri.cri_connection import Connection
+    from evenkeel.runtime.cri.runtime_link import RuntimeInfo, disagreement, runtime_info
+
+    async def asked() -> RuntimeInfo:
+        connection = Connection(at)
+        try:
+            return await runtime_info(connection)
+        finally:
+            await connection.close()
+
+    info = asyncio.run(asked())
     wrong = disagreement(info, naming)
     if wrong is not None:
-        return (_broken(wrong),)
+        raise wrong
     if info.not_ready:
-        return (_broken(EvenkeelError(f"{info.title} is not ready: {info.not_ready}")),)
+        raise EvenkeelError(f"{info.title} is not ready: {info.not_ready}")
     driver = f", {info.naming}" if info.naming is not None else ""
     seen = f"{info.title} at {at}: CRI {info.api_version} with unified{driver}"
-    if info.restricts_scores:
-        return (
-            Check(
-                _NAME,
-                State.BROKEN,
-                f"{seen}; restrict_oom_score_adj",
-                "no container gets an OOM score below the runtime's own: the kernel may choose a Guaranteed one",
-                ("A12",),
-                (
-                    "restrict_oom_score_adj = false in /etc/containerd/config.toml",
-                    "run the container runtime with oom_score_adj -999",
-                ),
-            ),
-        )
-    return (Check(_NAME, State.OK, seen),)
+    if not info.restricts_scores:
+        return Check(_NAME, State.OK, seen)
+    return Check(
+        _NAME,
+        State.BROKEN,
+        f"{seen}; restrict_oom_score_adj",
+        "no container gets an OOM score below the runtime's own: the kernel may choose a Guaranteed one",
+        ("A12",),
+        (
+            "restrict_oom_score_adj = false in /etc/containerd/config.toml",
+            "run the container runtime with oom_score_adj -999",
+        ),
+    )
 
 
 def _none() -> Check:

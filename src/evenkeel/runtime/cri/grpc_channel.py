@@ -1,0 +1,352 @@
+"""gRPC over a Unix socket: a request and one answer, or a request and answers without end.
+
+h2 speaks HTTP/2. gRPC's own library takes 10 MiB of memory and brings threads; the agent has h2 for probes anyway.
+The channel connects when a call needs it. A connection that is lost fails the calls on it, and the next call connects
+anew. A call is made again only if the server says that it has not looked at it (REFUSED_STREAM, RFC 9113, 8.7).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from urllib.parse import unquote
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes
+
+from evenkeel.errors import reason
+
+Metadata = Sequence[tuple[str, str]]
+
+DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL = "DEADLINE_EXCEEDED", "UNAVAILABLE", "INTERNAL"
+_CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", DEADLINE_EXCEEDED, "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    INTERNAL, UNAVAILABLE, "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+# What answers that are not gRPC's mean, as gRPC defines it.
+_OF_HTTP = {
+    "400": INTERNAL, "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED",
+    "429": UNAVAILABLE, "502": UNAVAILABLE, "503": UNAVAILABLE, "504": UNAVAILABLE,
+}  # fmt: skip
+_OF_RESETS: dict[int, str] = {
+    ErrorCodes.CANCEL: "CANCELLED",
+    ErrorCodes.ENHANCE_YOUR_CALM: "RESOURCE_EXHAUSTED",
+}
+_PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
+_WINDOW_BYTES = 1 << 20  # what a server may send before we have read it
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+_CONNECT_SECONDS = 10.0
+_REFUSED_SECONDS = 0.01
+
+
+class GrpcError(Exception):
+    """A call that failed, with the name of gRPC's status code."""
+
+    def __init__(self, code: str, details: str = "") -> None:
+        super().__init__(f"{code}: {details}")
+        self.code = code
+        self.details = details
+
+
+class _Refused(GrpcError):
+    """The server has not looked at the call: just then it has as many as it takes."""
+
+
+class GrpcChannel:
+    """Calls to the server at a socket. An answer of more than `most_bytes` fails its call."""
+
+    def __init__(self, path: str, most_bytes: int) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+        self._wire: _Wire | None = None
+        self._connecting = asyncio.Lock()
+
+    async def ask(self, method: str, request: bytes, seconds: float, metadata: Metadata = ()) -> bytes:
+        """Makes a call, and returns the answer. Raises GrpcError."""
+        try:
+            async with asyncio.timeout(seconds):
+                wire = await self._connected()
+                timeout = ("grpc-timeout", f"{max(int(1000 * seconds), 1)}m")
+                while True:
+                    stream = await wire.request(method, request, (timeout, *metadata))
+                    try:
+                        return await stream.only_message()
+                    except _Refused:
+                        await asyncio.sleep(_REFUSED_SECONDS)
+                    finally:
+                        wire.release(stream)
+        except TimeoutError:
+            raise GrpcError(DEADLINE_EXCEEDED) from None
+
+    async def answers(self, method: str, request: bytes) -> AsyncGenerator[bytes, None]:
+        """Makes a call, and yields answers until the server ends them. Raises GrpcError."""
+        wire = await self._connected()
+        stream = await wire.request(method, request)
+        try:
+            while (answer := await stream.next_message()) is not None:
+                yield answer
+        finally:
+            wire.release(stream)
+
+    async def keep_connected(self, on_change: Callable[[], None]) -> None:
+        """Connects whenever there is no connection, with back-off, until cancelled. `on_change` is called when the
+        connection is made, and when it is lost."""
+        pause = _FIRST_PAUSE_SECONDS
+        is_new = self._wire is None or not self._wire.is_open
+        while True:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    wire = await self._connected()
+            except (GrpcError, TimeoutError):
+                is_server = False
+            else:
+                if is_new:
+                    on_change()
+                await wire.lost.wait()
+                on_change()
+                is_new, is_server = True, wire.has_settings
+            pause = _FIRST_PAUSE_SECONDS if is_server else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.fail("the connection is closed")
+            await self._wire.lost.wait()
+
+    async def _connected(self) -> "_Wire":
+        async with self._connecting:
+            if self._wire is None or not self._wire.is_open:
+                try:
+                    _, self._wire = await asyncio.get_running_loop().create_unix_connection(
+                        lambda: _Wire(self._most_bytes), self._path
+                    )
+                except OSError as error:
+                    raise GrpcError(UNAVAILABLE, reason(error)) from None
+            return self._wire
+
+
+class _Stream:
+    """One call: what is still to be sent of its request, and what has come of its answer."""
+
+    def __init__(self, number: int, unsent: bytes, most_bytes: int) -> None:
+        self.number = number
+        self.unsent = memoryview(unsent)
+        self.headers: dict[str, str] = {}
+        self.is_failed = False
+        self.is_ended = False  # by the server
+        self._most_bytes = most_bytes
+        self._error: GrpcError | None = None
+        self._messages: deque[bytes] = deque()
+        self._waiting_bytes = 0  # in `_messages`
+        self._rest = bytearray()  # of a message that is not whole yet
+        self._changed = asyncio.Event()
+
+    async def only_message(self) -> bytes:
+        """The answer to a call that has one. Raises GrpcError."""
+        message = await self.next_message()
+        if message is None or await self.next_message() is not None:
+            raise GrpcError(INTERNAL, "the answer is not one message")
+        return message
+
+    async def next_message(self) -> bytes | None:
+        """None at the end of an answer that the server calls OK. Raises GrpcError."""
+        while not self._messages:
+            if self._error is not None:
+                raise self._error
+            if self.is_ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        message = self._messages.popleft()
+        self._waiting_bytes -= len(message)
+        return message
+
+    def take(self, data: bytes) -> None:
+        self._rest += data
+        while not self.is_failed and len(self._rest) >= _PREFIX_BYTES:
+            size = int.from_bytes(self._rest[1:_PREFIX_BYTES], "big")
+            if self._rest[0]:
+                self.fail(INTERNAL, "the answer is compressed, which was not asked for")
+            elif self._waiting_bytes + size > self._most_bytes:
+                self.fail("RESOURCE_EXHAUSTED", f"the answer has more than {self._most_bytes} bytes")
+            elif len(self._rest) < _PREFIX_BYTES + size:
+                break
+            else:
+                self._messages.append(bytes(self._rest[_PREFIX_BYTES : _PREFIX_BYTES + size]))
+                self._waiting_bytes += size
+                del self._rest[: _PREFIX_BYTES + size]
+        self._changed.set()
+
+    def end(self) -> None:
+        """The server has sent all of its answer, with the status as its last headers."""
+        self.is_ended = True
+        status, text = self.headers.get("grpc-status"), unquote(self.headers.get("grpc-message", ""))
+        http = self.headers.get(":status", "")
+        if status is None:
+            code = INTERNAL if http == "200" else _OF_HTTP.get(http, "UNKNOWN")
+            self.fail(code, f"HTTP status {http}, and no status of gRPC")
+        elif status != "0":
+            known = status.isdecimal() and int(status) < len(_CODES)
+            self.fail(_CODES[int(status)] if known else "UNKNOWN", text)
+        elif self._rest:
+            self.fail(INTERNAL, "the answer ends within a message")
+        self._changed.set()
+
+    def reset(self, code: ErrorCodes | int) -> None:
+        """The server has ended the call without an answer."""
+        self.is_ended = True
+        if code == ErrorCodes.REFUSED_STREAM:
+            self._error = _Refused(UNAVAILABLE, "the server has too many calls")
+        name = code.name if isinstance(code, ErrorCodes) else str(code)
+        self.fail(_OF_RESETS.get(code, INTERNAL), f"the server has ended the call: {name}")
+
+    def fail(self, code: str, details: str) -> None:
+        """What has come before is read first."""
+        if self._error is None:
+            self._error = GrpcError(code, details)
+        self.is_failed = True
+        self._changed.set()
+
+
+class _Wire(asyncio.Protocol):
+    """A connection, and the calls on it."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.is_open = False
+        self.has_settings = False  # the server's: it speaks HTTP/2
+        self.lost = asyncio.Event()
+        self._most_bytes = most_bytes
+        self._h2 = H2Connection(H2Configuration(header_encoding="utf-8"))
+        self._streams: dict[int, _Stream] = {}
+        self._released = asyncio.Event()
+
+    async def request(self, method: str, message: bytes, metadata: Metadata = ()) -> _Stream:
+        while self.is_open and self._is_full:
+            self._released.clear()
+            await self._released.wait()
+        if not self.is_open:
+            raise GrpcError(UNAVAILABLE, "the connection was lost")
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", method),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("user-agent", "evenkeel"),
+            ("te", "trailers"),
+            *metadata,
+        ]
+        prefixed = b"\0" + len(message).to_bytes(_PREFIX_BYTES - 1, "big") + message
+        try:
+            stream = _Stream(self._h2.get_next_available_stream_id(), prefixed, self._most_bytes)
+            self._h2.send_headers(stream.number, headers)
+            self._streams[stream.number] = stream
+            self._send(stream)
+        except ProtocolError as error:  # the numbers of streams are used up after years
+            self.fail(f"the connection cannot be used any more: {error}")
+            raise GrpcError(UNAVAILABLE, str(error)) from None
+        self._flush()
+        return stream
+
+    @property
+    def _is_full(self) -> bool:
+        return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
+
+    def release(self, stream: _Stream) -> None:
+        """Nobody waits for the call any more. If the server has not ended it, it is told to."""
+        self._streams.pop(stream.number, None)
+        self._released.set()
+        if self.is_open and (stream.unsent or not stream.is_ended):
+            with suppress(ProtocolError):  # the server has reset it
+                self._h2.reset_stream(stream.number, ErrorCodes.CANCEL)
+            self._flush()
+
+    def fail(self, why: str) -> None:
+        """Fails all calls, and closes the connection."""
+        self.is_open = False
+        for stream in self._streams.values():
+            stream.fail(UNAVAILABLE, why)
+        self._released.set()
+        self._transport.abort()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+        self._h2.initiate_connection()
+        self._h2.update_settings(
+            {SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW_BYTES}
+        )
+        self._h2.increment_flow_control_window(_WINDOW_BYTES)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_open:
+            return
+        try:
+            for event in self._h2.receive_data(data):
+                self._take(event)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self.fail(f"the answer is not HTTP/2: {error}")
+        else:
+            self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(reason(exc) if isinstance(exc, OSError) else "the connection was closed")
+        self.lost.set()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, RemoteSettingsChanged | WindowUpdated):
+            self.has_settings |= isinstance(event, RemoteSettingsChanged)
+            for each in self._streams.values():
+                self._send(each)
+            self._released.set()  # more calls may be allowed now
+        elif isinstance(event, ConnectionTerminated):
+            self.fail("the server closes the connection")
+        elif isinstance(event, DataReceived):
+            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            if (stream := self._waiting(event.stream_id)) is not None:
+                stream.take(event.data)
+        elif isinstance(event, ResponseReceived | TrailersReceived):
+            if (stream := self._waiting(event.stream_id)) is not None:
+                stream.headers.update((str(name), str(value)) for name, value in event.headers)
+        elif isinstance(event, StreamEnded):
+            if (stream := self._waiting(event.stream_id)) is not None:
+                stream.end()
+        elif isinstance(event, StreamReset) and (stream := self._waiting(event.stream_id)) is not None:
+            stream.reset(event.error_code)
+
+    def _waiting(self, number: int) -> _Stream | None:
+        """The call, if somebody still waits for it."""
+        stream = self._streams.get(number)
+        return None if stream is None or stream.is_failed else stream
+
+    def _send(self, stream: _Stream) -> None:
+        """As much of the request as the server wants to have."""
+        while stream.unsent and not stream.is_failed:
+            room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
+            if room <= 0:
+                return
+            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
+            self._h2.send_data(stream.number, bytes(part), end_stream=not stream.unsent)
+
+    def _flush(self) -> None:
+        if self.is_open and (data := self._h2.data_to_send()):
+            self._transport.write(data)
