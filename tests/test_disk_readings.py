@@ -211,11 +211,60 @@ def test_a_walk_is_as_dear_as_the_cpu_it_takes_however_long_it_waits_for_it(path
     assert cheap.due() is one
     dear = storage(paths, clock, working, cpu)
     one = walked(dear)
-    lost_to(dear, MIB)
-    clock.now += 49
-    assert dear.due() is None  # a hundredth of a CPU
-    clock.now += 1000
+    clock.now += 149
+    assert dear.due() is None  # a hundredth of a CPU, of which three slices take 1.5 s
+    clock.now += 1
     assert dear.due() is one
+
+
+@pytest.mark.req("B12")
+def test_a_pod_cannot_put_off_its_walk_by_making_it_expensive(paths):
+    clock, cpu = Clock(), Clock()
+
+    def working():
+        cpu.now += 0.5
+
+    volumes = {uid: Path(paths.volume(uid, "scratch")) for uid in ("u1", "u2")}
+    for number in range(2000):
+        for volume in volumes.values():
+            volume.mkdir(parents=True, exist_ok=True)
+            (volume / str(number)).touch()
+    measuring = storage(paths, clock, working, cpu)
+    one = walked(measuring)
+    lost_to(measuring, MIB)  # it could have reached its limit
+    clock.now += 14
+    assert measuring.due() is None
+    clock.now += 1
+    assert measuring.due() is one  # a tenth of a CPU
+
+    pods = [one, target(pod_of(MANIFEST.replace("u1", "u2")))]
+    measuring.follow(pods)
+    for each in pods:
+        measuring.measure(each)
+    lost_to(measuring, 0)
+    lost_to(measuring, 1000 * MIB)
+    lost_to(measuring, 0)
+    clock.now += 29
+    assert measuring.due() is None  # for all of them together
+    clock.now += 1
+    assert measuring.due() is not None
+
+
+@pytest.mark.req("B12")
+def test_what_a_pod_that_is_gone_has_freed_does_not_hide_what_another_one_wrote(paths):
+    clock = Clock()
+    measuring = storage(paths, clock)
+    write(Path(paths.volume("u1", "scratch")) / "more", 15)
+    one = target(pod_of())
+    other = target(pod_of(MANIFEST.replace("u1", "u2").replace("30Mi", "25Mi")))
+    measuring.follow([one, other])
+    lost_to(measuring, 100 * MIB)
+    for each in (one, other):
+        measuring.measure(each)
+    clock.now += 1.5
+    assert measuring.due() is None
+    measuring.follow([other])  # 25 MiB are free again, or in use by the other one, which has as much left
+    assert measuring.due() is other
 
 
 def test_a_walk_that_takes_too_long_gives_what_is_known(paths):

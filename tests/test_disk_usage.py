@@ -186,12 +186,20 @@ def test_a_file_of_another_filesystem_is_not_asked_for(tmp_path: Path, monkeypat
         asked.append(str(path))
         return real_stat(path, *args, **options)
 
-    elsewhere = Path("/dev/shm") / f"evenkeel-test-{os.getpid()} (deleted)"
-    with elsewhere.open("wb") as file:
-        try:
-            monkeypatch.setattr(os, "stat", noted)
-            unlinked_usage([os.getpid()], [device])
-        finally:
-            monkeypatch.undo()
-            elsewhere.unlink()
-        assert f"/proc/{os.getpid()}/fd/{file.fileno()}" not in asked
+    process = tmp_path / "proc" / "7"
+    for directory in ("fd", "fdinfo"):
+        (process / directory).mkdir(parents=True)
+    kinds = {"90": "fuse.sshfs", "91": "tmpfs", "92": "overlay", "93": "nfs4"}
+    lines = [
+        f"{number} 1 0:{number} / /mnt/{number} rw - {kind} {kind} rw\n" for number, kind in kinds.items()
+    ]
+    (process / "mountinfo").write_text("".join(lines))
+    for number in kinds:
+        file = tmp_path / f"{number} (deleted)"
+        file.touch()
+        (process / "fd" / number).symlink_to(file)
+        (process / "fdinfo" / number).write_text(f"pos:\t0\nmnt_id:\t{number}\n")
+    monkeypatch.setattr(os, "stat", noted)
+    unlinked_usage([7], [device], proc=str(tmp_path / "proc"))
+    monkeypatch.undo()
+    assert {Path(path).name for path in asked if "/fd/" in path} == {"91", "92"}

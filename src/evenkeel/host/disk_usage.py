@@ -25,6 +25,8 @@ _KEPT_LEVELS = 48  # directories above the present one that stay open
 _MOST_DESCRIPTORS = 1 << 20  # of one container that are read
 _SLICE_DESCRIPTORS = 512
 _DELETED = " (deleted)"
+# Filesystems of which the kernel has everything itself. It answers at once, whatever is in them.
+_IN_KERNEL = frozenset(("tmpfs", "devtmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2"))
 _OVERLAY_MAGIC = 0x794C7630  # statfs(2)
 _STATFS_BYTES = 256  # more than the structure has
 
@@ -227,7 +229,7 @@ def unlinked_usage(
                     continue
                 if elsewhere is None:
                     elsewhere = _mounts_elsewhere(f"{proc}/{pid}", counted)
-                if _mount_of(f"{proc}/{pid}/fdinfo/{name}") in elsewhere:
+                if elsewhere and _mount_of(f"{proc}/{pid}/fdinfo/{name}") in elsewhere:
                     continue
                 try:
                     seen = os.stat(f"{directory}/{name}")
@@ -259,7 +261,8 @@ def _is_called_deleted(link: str) -> bool:
 
 
 def _mounts_elsewhere(process: str, devices: Mapping[int, bool]) -> frozenset[str]:
-    """The numbers of the mounts that the process sees of other filesystems than these, and that are no overlay."""
+    """The numbers of the mounts that the process sees and whose files are not to be asked about: those of other
+    filesystems than these, but for overlays and what the kernel has itself."""
     found = set()
     try:
         with open(f"{process}/mountinfo", encoding="utf-8", errors="replace") as file:
@@ -268,7 +271,8 @@ def _mounts_elsewhere(process: str, devices: Mapping[int, bool]) -> frozenset[st
                 number, _, device, *_ = mount.split(" ")
                 major, _, minor = device.partition(":")
                 is_ours = devices.get(os.makedev(int(major), int(minor)), False)
-                if not is_ours and not kinds.startswith("overlay "):
+                kind = kinds.partition(" ")[0]
+                if not is_ours and kind != "overlay" and kind not in _IN_KERNEL:
                     found.add(number)
     except (OSError, ValueError):
         pass  # it has ended

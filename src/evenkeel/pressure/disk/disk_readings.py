@@ -2,7 +2,8 @@
 
 A walk through directories is expensive. So a pod is walked when a decision needs it. Between decisions it is walked at
 once only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left.
-Else it is walked now and then. A pod whose walk takes much of the CPU is walked more rarely.
+Else it is walked now and then. A pod whose walk takes much of the CPU is walked more rarely. A pod can make its walk
+expensive on purpose, so one that could have reached its limit waits less for it.
 """
 
 import os
@@ -36,6 +37,7 @@ _NOTHING = Usage()
 _LEAST_SECONDS = 1.0
 _MOST_SECONDS = 20.0
 _COST_SHARE = 0.01  # share of a CPU for the walks of one pod
+_SUSPECTS_SHARE = 0.1  # and for those of all pods together that could have reached a limit
 
 
 class PodDisk(NamedTuple):
@@ -110,7 +112,8 @@ class Storage:
             if (limit := nearest_limit(target.pod)) is not None
         }
         for uid in [uid for uid in self._known if uid not in current]:
-            del self._known[uid]
+            # What it has freed may have hidden that others used as much.
+            self._spent_bytes += self._known.pop(uid).used_bytes
 
     @property
     def has_limits(self) -> bool:
@@ -123,20 +126,30 @@ class Storage:
         """The pod whose limits have to be checked now, or None. Of several it is the one that has waited longest, so
         that a few pods cannot keep the others from being checked."""
         first, earliest = None, self._clock()
-        for uid, (target, limit) in self._limited.items():
-            if uid in leaving_out:
-                continue
-            before = self._known.get(uid)
+        waiting = [one for uid, one in self._limited.items() if uid not in leaving_out]
+        known = [(target, limit, self._known.get(target.uid)) for target, limit in waiting]
+        suspects_seconds = sum(
+            before.cpu_seconds
+            for _, limit, before in known
+            if before is not None and self._is_suspect(before, limit)
+        )
+        for target, limit, before in known:
             if before is None:
                 return target
-            rest = max(_LEAST_SECONDS, before.cpu_seconds / _COST_SHARE)
-            # A pod's usage cannot have grown by more than the filesystem has lost. One exception: between two readings,
-            # bytes freed by one pod can hide bytes used by another, all of them. So no pod is left alone for long.
-            if self._spent_bytes - before.spent_bytes < limit - before.used_bytes:
-                rest = max(rest, _MOST_SECONDS)
+            rest = before.cpu_seconds / _COST_SHARE
+            if self._is_suspect(before, limit):
+                rest = max(_LEAST_SECONDS, min(rest, suspects_seconds / _SUSPECTS_SHARE))
+            else:
+                rest = max(_MOST_SECONDS, rest)
             if before.at + rest <= earliest:
                 first, earliest = target, before.at + rest
         return first
+
+    def _is_suspect(self, before: PodDisk, limit: int) -> bool:
+        """Whether the pod could have reached its limit since: its usage cannot have grown by more than the filesystem
+        has lost. One exception: between two readings, bytes freed by one pod can hide bytes used by another, all of
+        them. So no pod is left alone for long."""
+        return self._spent_bytes - before.spent_bytes >= limit - before.used_bytes
 
     def measure(self, target: PodTarget, until: float | None = None) -> PodDisk:
         """Walks the pod now. After `until` the walk stops, and the bytes counted so far are used. The former result is
