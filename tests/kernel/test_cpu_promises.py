@@ -48,6 +48,8 @@ def wait_for_use(cgroups: list[Cgroup], seconds: float) -> list[float]:
         assert time.monotonic() < deadline, f"{used} s of processor time within {PATIENCE_SECONDS:g} s"
         time.sleep(seconds / 20)  # looking takes processor time too
         used = [now - start for now, start in zip(used_by_now(cgroups), before, strict=True)]
+        # A report of a failure shows it: whether one went short once, or all the time.
+        print(f"{time.monotonic():.3f} used {' '.join(f'{each:.4f}' for each in used)} s")
     return used
 
 
