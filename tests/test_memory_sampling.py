@@ -8,8 +8,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_figures import CgroupMemory, NodeMemory
 from evenkeel.policy.eviction.snapshot import MemoryFigures, PodFigures
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
-from evenkeel.pressure.memory.byte_thresholds import byte_thresholds, levels_crossed
-from evenkeel.pressure.memory.sampling import MemorySampler
+from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds, levels_crossed
 from tests.models.agents import pods_of
 from tests.models.memory_files import MIB, PODS, targets_in, write_v1_memory, write_v2_memory
 

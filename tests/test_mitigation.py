@@ -14,12 +14,11 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Version
 from evenkeel.policy.eviction.headroom import is_loose, is_tight, must_be_held
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
-from evenkeel.pressure.memory.byte_thresholds import byte_thresholds
 from evenkeel.pressure.memory.cgroup_writes import FreezeFile
 from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySampler
+from evenkeel.pressure.memory.sampling import MemorySampler, byte_thresholds
 from evenkeel.pressure.watch.guard import NAME as GUARD
 from evenkeel.pressure.watch.process import NAME as WATCH
 from tests.models.agents import Place, pods_of, until

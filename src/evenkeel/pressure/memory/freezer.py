@@ -14,11 +14,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from evenkeel.policy.eviction.headroom import is_loose, is_tight
-from evenkeel.pressure.memory.byte_thresholds import ByteThreshold, left_without_pending
 from evenkeel.pressure.memory.cgroup_writes import FreezeFile, freeze_file, open_file, write_file
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
+from evenkeel.pressure.memory.sampling import ByteThreshold, MemorySample, MemorySampler, left_without_pending
 from evenkeel.pressure.targets import WatchTargets
 
 _MOST_SECONDS = 1.0

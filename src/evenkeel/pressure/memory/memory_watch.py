@@ -24,12 +24,6 @@ from evenkeel.policy.eviction.rank import TraitCache
 from evenkeel.policy.eviction.thresholds import Signal, Threshold
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intents
-from evenkeel.pressure.memory.byte_thresholds import (
-    ByteThreshold,
-    byte_thresholds,
-    left_without_pending,
-    levels_crossed,
-)
 from evenkeel.pressure.memory.evictor import Evictor
 from evenkeel.pressure.memory.freezer import Holder
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
@@ -37,7 +31,14 @@ from evenkeel.pressure.memory.memory_sink import MemoryWatchSink, Stages, Timing
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.rehearsals import Rehearsals
-from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
+from evenkeel.pressure.memory.sampling import (
+    ByteThreshold,
+    MemorySample,
+    MemorySampler,
+    byte_thresholds,
+    left_without_pending,
+    levels_crossed,
+)
 from evenkeel.pressure.targets import WatchTargets
 
 _SOFT_SECONDS = 1.0  # the largest delay in noticing that a soft threshold is crossed

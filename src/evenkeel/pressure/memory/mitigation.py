@@ -10,12 +10,11 @@ from collections.abc import Iterable
 
 from evenkeel.host.protection import name_thread
 from evenkeel.policy.eviction.headroom import Trend, is_reclaim_enough
-from evenkeel.pressure.memory.byte_thresholds import ByteThreshold
 from evenkeel.pressure.memory.cgroup_writes import FreezeFile, reclaim_write, write_file
 from evenkeel.pressure.memory.freezer import Freezer, Freezing, Holder, is_tight_at
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
+from evenkeel.pressure.memory.sampling import ByteThreshold, MemorySample, MemorySampler
 from evenkeel.pressure.memory.throttling import Throttling
 from evenkeel.pressure.targets import WatchTargets
 

@@ -1,11 +1,12 @@
 """Memory sampling: cheap samples of the node, and snapshots of every pod for a decision.
 
 A sample reads two files of the pods' cgroup and one of the machine. Memory of killed pods counts as available (E2): it
-will be free in a moment, so no other pod has to be evicted for it.
+will be free in a moment, so no other pod has to be evicted for it. A sample is compared with byte thresholds: eviction
+thresholds in bytes of this machine.
 """
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
@@ -20,6 +21,7 @@ from evenkeel.policy.eviction.snapshot import (
     PodSnapshot,
     Snapshot,
 )
+from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amount
 from evenkeel.pressure.memory.pod_usages import PodUsages
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
@@ -226,3 +228,65 @@ def _with(figures: MemoryFigures, more_bytes: int) -> MemoryFigures:
 def with_parts(seen: PodSnapshot, parts: tuple[ContainerFigures, ...]) -> PodSnapshot:
     """The pod's snapshot, with the figures of each container added."""
     return seen if seen.stats is None else seen._replace(stats=seen.stats._replace(containers=parts))
+
+
+class ByteThreshold(NamedTuple):
+    threshold: Threshold
+    due_bytes: int  # the threshold is crossed below this
+    over_bytes: int  # once crossed, it stays crossed below this: it includes the minimum reclaim
+
+    def available(self, sample: MemorySample) -> int | None:
+        figures = _of(self.threshold.signal, sample)
+        return None if figures is None else figures.available_bytes
+
+
+def byte_thresholds(thresholds: Iterable[Threshold], sample: MemorySample) -> tuple[ByteThreshold, ...]:
+    """The thresholds whose signal can be measured here. A percentage refers to the capacity, which does not change."""
+    levels = []
+    for threshold in thresholds:
+        figures = _of(threshold.signal, sample)
+        if figures is not None:
+            capacity = (figures.available_bytes or 0) + (figures.working_set_bytes or 0)
+            due = threshold_amount(threshold.value, capacity)
+            least = threshold.min_reclaim
+            over = due + (threshold_amount(least, capacity) if least is not None else 0)
+            levels.append(ByteThreshold(threshold, due, over))
+    return tuple(levels)
+
+
+def levels_crossed(
+    levels: Iterable[ByteThreshold], sample: MemorySample, unresolved: Collection[Threshold]
+) -> tuple[Threshold, ...]:
+    """The thresholds that are crossed. An `unresolved` threshold stays crossed until its minimum reclaim is free
+    too."""
+    found = []
+    for level in levels:
+        available = level.available(sample)
+        due = level.over_bytes if unresolved and level.threshold in unresolved else level.due_bytes
+        if available is not None and available < due:
+            found.append(level.threshold)
+    return tuple(found)
+
+
+def left_without_pending(
+    levels: Iterable[ByteThreshold], sample: MemorySample
+) -> list[tuple[int, ByteThreshold]]:
+    """The bytes left for each hard threshold, without the memory that is still being freed."""
+    return [
+        (available - sample.pending_bytes, level)
+        for level in levels
+        if level.threshold.hard and (available := level.available(sample)) is not None
+    ]
+
+
+def is_short_without_pending(levels: Iterable[ByteThreshold], sample: MemorySample) -> bool:
+    """Whether a threshold is crossed if memory that is still being freed does not count."""
+    return any(
+        available - sample.pending_bytes < level.over_bytes
+        for level in levels
+        if (available := level.available(sample)) is not None
+    )
+
+
+def _of(signal: Signal, sample: MemorySample) -> MemoryFigures | None:
+    return sample.node if signal is Signal.MEMORY_AVAILABLE else sample.pods

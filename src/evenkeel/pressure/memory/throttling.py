@@ -6,12 +6,16 @@ by the guard if the watch is killed. The agent is informed, so that it does not 
 """
 
 from evenkeel.cgroup.tree import Version
-from evenkeel.pressure.memory.byte_thresholds import ByteThreshold, is_short_without_pending
 from evenkeel.pressure.memory.cgroup_writes import high_file, write_file
 from evenkeel.pressure.memory.freezer import Holder
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.sampling import MemorySample, MemorySampler
+from evenkeel.pressure.memory.sampling import (
+    ByteThreshold,
+    MemorySample,
+    MemorySampler,
+    is_short_without_pending,
+)
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 # The pause between the eviction of a pod and the throttling of others: most evicted pods have ended by then. Also the
