@@ -30,7 +30,7 @@ from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink, Stages, Timing
 from evenkeel.pressure.memory.mitigation import Mitigation
 from evenkeel.pressure.memory.pending_memory import PendingMemory
-from evenkeel.pressure.memory.rehearsals import Rehearsals
+from evenkeel.pressure.memory.pod_usages import Rehearsals
 from evenkeel.pressure.memory.sampling import (
     ByteThreshold,
     MemorySample,
