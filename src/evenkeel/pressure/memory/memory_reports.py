@@ -18,7 +18,7 @@ from evenkeel.pressure.decision_records import EVICTION_KIND
 from evenkeel.pressure.eviction_recorder import EvictionRecorder
 from evenkeel.pressure.intents import Intent
 from evenkeel.pressure.memory.memory_sink import Evicted, Stages, Timing
-from evenkeel.pressure.memory.throttle import Throttle
+from evenkeel.pressure.memory.throttled_pods import Throttle
 from evenkeel.pressure.protocol import Events, PodRecords, Steps
 from evenkeel.pressure.watch.messages import (
     BadMessage,

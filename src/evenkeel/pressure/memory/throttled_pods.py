@@ -1,6 +1,6 @@
 """The agent's view of throttled pods: their memory.high is part of the plan while it lasts, so it is no drift.
 
-The memory watch throttles pods, and releases them (`pressure.memory.throttling`). The throttled paths are written to
+The memory watch throttles pods, and releases them (`pressure.memory.mitigation`). The throttled paths are written to
 the journal, so that the next agent can write the planned values back if neither the watch nor its guard could.
 """
 
