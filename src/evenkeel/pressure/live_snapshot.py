@@ -9,7 +9,7 @@ from evenkeel.policy.eviction.snapshot import ContainerFigures, PodFigures, PodS
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.decision_records import eviction_given
-from evenkeel.pressure.disk.disk_watch import Measured
+from evenkeel.pressure.disk.disk_readings import Measured
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.memory.sampling import MemorySampler, with_parts
 from evenkeel.pressure.protocol import PodRecords

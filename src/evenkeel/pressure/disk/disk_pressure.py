@@ -11,8 +11,8 @@ from evenkeel.policy.eviction.message import readable
 from evenkeel.policy.eviction.thresholds import config_thresholds
 from evenkeel.policy.eviction.usage import Resource
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.disk.disk_readings import DiskTargets
-from evenkeel.pressure.disk.disk_watch import DiskWatch, Measured
+from evenkeel.pressure.disk.disk_readings import DiskTargets, Measured
+from evenkeel.pressure.disk.disk_watch import DiskWatch
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector
 from evenkeel.pressure.eviction_recorder import EvictionRecorder
 from evenkeel.pressure.eviction_steps import Step

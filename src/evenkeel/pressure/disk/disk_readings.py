@@ -40,6 +40,13 @@ _COST_SHARE = 0.01  # share of a CPU for the walks of one pod
 _SUSPECTS_SHARE = 0.1  # and for those of all pods together that could have reached a limit
 
 
+class Measured(NamedTuple):
+    """All figures that the disk watch can read."""
+
+    node: NodeFigures
+    pods: Mapping[str, PodFigures]  # by UID
+
+
 class PodDisk(NamedTuple):
     """A pod's disk usage at its last walk."""
 

@@ -13,19 +13,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Protocol
 
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
-from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.conditions import observations, thresholds_met, with_containerfs
 from evenkeel.policy.eviction.decide import Decision, Eviction, Settings, State, decide
 from evenkeel.policy.eviction.headroom import MOST_SECONDS, disk_polling_seconds
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
-from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage
-from evenkeel.pressure.disk.disk_sink import DiskWatchSink
-from evenkeel.pressure.disk.garbage_collection import Collector, GarbageCollection, PendingDisk, is_disk
+from evenkeel.pressure.disk.disk_readings import DiskTargets, Measured, NodeReading, Storage
+from evenkeel.pressure.disk.garbage_collection import (
+    Collected,
+    Collector,
+    GarbageCollection,
+    PendingDisk,
+    is_disk,
+)
 from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.intents import Intent, Intents
 from evenkeel.pressure.targets import PodTarget
@@ -41,11 +46,13 @@ _MEASURE_SECONDS = 10.0  # for all pods together, while a decision waits for it
 _AFTER_FAILURE_SECONDS = 1.0
 
 
-class Measured(NamedTuple):
-    """All figures that this watch can read."""
+class DiskWatchSink(Protocol):
+    """What the disk watch reports. It must not wait for the agent, so each call returns at once."""
 
-    node: NodeFigures
-    pods: Mapping[str, PodFigures]  # by UID
+    def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
+    def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...
+    def collected(self, collected: Collected) -> None: ...
+    def noted(self, text: str) -> None: ...
 
 
 class DiskWatch:
