@@ -44,8 +44,7 @@ from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import CLUSTER, FILE, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.node_view import NodeView
-from evenkeel.pressure.live_snapshot import live_given, live_snapshot
-from evenkeel.pressure.watches import Watches
+from evenkeel.pressure.watches import Watches, live_given, live_snapshot
 from evenkeel.runtime import interface
 from evenkeel.runtime.interface import Readiness, Runtime
 from evenkeel.runtime.sessions import Session, Streams
