@@ -15,7 +15,8 @@ from evenkeel.cgroup.tree import Cgroup, Kind, Setting, Tree, Version
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.event_stream import EventStream
 from evenkeel.host.event_types import MemoryEvents, SubscriptionEnded
-from evenkeel.host.stall_samples import read_stall_sample
+from evenkeel.host.memory_notifications import parse_counters
+from evenkeel.host.psi import Resource, cgroup_file, parse_pressure, read_if_there
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.named_tuples import NamedTuple
@@ -311,3 +312,21 @@ def _is_off(samples: tuple[StallSample, ...], period_seconds: float) -> bool:
     """Whether the container did not reach memory.high for a period."""
     first, last = samples[0], samples[-1]
     return last.at - first.at >= period_seconds and first.high_events == last.high_events
+
+
+def read_stall_sample(directory: str, now: float) -> StallSample | None:
+    """Usage, memory.high and stall time of a cgroup that is throttled at its memory.high; None if it is gone. The stall
+    time is 0 without pressure files."""
+    high = _text(f"{directory}/memory.high")
+    try:
+        usage = int(_text(f"{directory}/memory.current"))
+        high_bytes = UNLIMITED if high == "max" else int(high)
+    except ValueError:
+        return None
+    events = parse_counters(_text(f"{directory}/memory.events"))
+    full = parse_pressure(_text(cgroup_file(directory, Resource.MEMORY))).full.total_us
+    return StallSample(now, usage, high_bytes, full, events.get("high", 0))
+
+
+def _text(path: str) -> str:
+    return read_if_there(path).decode("ascii", "replace").strip()
