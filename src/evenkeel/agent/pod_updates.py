@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 from evenkeel.agent.admission import Verdicts
 from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.hooks import POST_START_FAILED
 from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, Verdict
 from evenkeel.agent.pod_store import PodStore
-from evenkeel.agent.pod_worker import PodWorker
+from evenkeel.agent.pod_worker import POST_START_FAILED, PodWorker
 from evenkeel.agent.step_requests import (
     Cleaned,
     Emptied,

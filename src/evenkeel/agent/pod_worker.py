@@ -1,4 +1,5 @@
-"""Work on pods that takes time. Containers are started and stopped, and pods are removed, in tasks beside the pod loop.
+"""Work on pods that takes time. Containers are started and stopped, their hooks are run (postStart, preStop), and pods
+are removed, in tasks beside the pod loop.
 
 Each piece of work runs only once at a time, even if it is requested again. It reports its outcome to `StepRequests`. If
 it fails, the error is logged, and a step is requested a little later.
@@ -6,11 +7,10 @@ it fails, the error is logged, and a step is requested a little later.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from evenkeel.agent.hooks import NO_TIMEOUT_SECONDS, POST_START_FAILED, PRE_STOP_FAILED, run_hook
-from evenkeel.agent.probe_requests import DEFAULT_HOST
+from evenkeel.agent.probe_requests import DEFAULT_HOST, ask_http, printable
 from evenkeel.agent.step_requests import (
     Cleaned,
     Emptied,
@@ -25,8 +25,9 @@ from evenkeel.api.container import Container, LifecycleHandler
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
+from evenkeel.errors import EvenkeelError
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.runtime.interface import Attempt, Launch, NotBegun, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, ExecResult, Launch, NotBegun, Runtime, StartFailed
 
 log = logging.getLogger(__name__)
 
@@ -248,3 +249,44 @@ class PodWorker:
         log.error("%s: %s", type(error).__name__, error)
         later: Callable[[], None] = lambda: self._steps.want_step(uid)  # noqa: E731
         task.get_loop().call_later(_RETRY_SECONDS, later)
+
+
+POST_START_FAILED, PRE_STOP_FAILED = "FailedPostStartHook", "FailedPreStopHook"
+# A postStart hook has no timeout in Kubernetes. It ends with its container.
+NO_TIMEOUT_SECONDS = 24 * 3600.0
+_EXEC_SLACK_SECONDS = 10.0
+
+Execute = Callable[[Attempt, tuple[str, ...], float], Awaitable[ExecResult]]
+
+
+async def run_hook(
+    handler: LifecycleHandler,
+    attempt: Attempt,
+    container: Container,
+    timeout_seconds: float,
+    execute: Execute,
+    host: str,
+) -> str:
+    """Returns why the hook failed; empty if it succeeded. `execute` is the method of the runtime. `host` is the address
+    of the pod; empty if it is not known."""
+    if handler.sleep is not None:
+        await asyncio.sleep(min(handler.sleep.seconds, timeout_seconds))
+        return ""
+    if handler.http_get is not None:
+        if not (host or handler.http_get.host):
+            return "the pod's address is not known"
+        answer = await ask_http(handler.http_get, container, timeout_seconds, host)
+        return "" if answer.is_success else answer.message
+    if handler.exec is None:
+        return "the hook has no handler"
+    try:
+        async with asyncio.timeout(timeout_seconds + _EXEC_SLACK_SECONDS):
+            result = await execute(attempt, handler.exec.command, timeout_seconds)
+    except (EvenkeelError, OSError, TimeoutError) as error:
+        return printable(str(error)) or "the command could not be run"
+    if result.exit_code is None:
+        return f"the command did not end within {timeout_seconds:g}s"
+    if result.exit_code:
+        output = printable(result.output)
+        return f"the command ended with {result.exit_code}{': ' if output else ''}{output}"
+    return ""
