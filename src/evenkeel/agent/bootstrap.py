@@ -16,7 +16,7 @@ from evenkeel.agent.cluster_data import ClusterDataCopies
 from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
-from evenkeel.agent.desired_workloads import DesiredWorkloads
+from evenkeel.agent.desired_workloads import DesiredWorkloads, WorkloadStore
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.launches import Launches
@@ -41,7 +41,6 @@ from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.volume_updates import VolumeUpdates
 from evenkeel.agent.workload_controller import WorkloadController, machine_zone
-from evenkeel.agent.workload_store import WorkloadStore
 from evenkeel.cgroup.driver import Driver
 from evenkeel.host.node_figures import NodeClock, host_address, machine_oom_kills
 from evenkeel.journal.store import Journal

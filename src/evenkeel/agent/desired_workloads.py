@@ -1,6 +1,9 @@
 """The desired workloads: Deployments, Jobs and the other kinds in files, and those that were applied over the socket.
+And their records, in memory and in the journal.
 
-A change here only marks the workload as due. `workload_controller` then makes and ends its pods.
+A change here only marks the workload as due. `workload_controller` then makes and ends its pods. A change of records is
+written in the caller's transaction, together with the pods that it adds or ends. `mark` and `back_to` undo it in memory
+if the transaction fails.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,15 +15,57 @@ from evenkeel.agent.front import Applied
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.sources.pod_files import FileSet
 from evenkeel.agent.step_requests import StepRequests
-from evenkeel.agent.workload_store import WorkloadStore
 from evenkeel.api.scalars import Int32
 from evenkeel.api.workload_types import CronJob, DaemonSet, Job
 from evenkeel.api.workloads import Workload, key_of, kind_of
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import FILE, NORMAL, WORKLOAD, PodRecord, WorkloadRecord
+from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.policy.workloads.decide import changed, immutable_change
 from evenkeel.policy.workloads.decision import Progress
+
+
+class WorkloadStore:
+    """For the agent's event loop only."""
+
+    def __init__(self, journal: Journal, records: Iterable[WorkloadRecord]) -> None:
+        self._journal = journal
+        self._records = {record.key: record for record in records}
+        self._next_order = 1 + max((record.order for record in self._records.values()), default=0)
+
+    def __iter__(self) -> Iterator[WorkloadRecord]:
+        """The records in order of arrival."""
+        return iter(tuple(self._records.values()))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, key: str) -> WorkloadRecord | None:
+        return self._records.get(key)
+
+    def of_source(self, source: str) -> list[WorkloadRecord]:
+        return [record for record in self._records.values() if record.source == source]
+
+    @property
+    def next_order(self) -> int:
+        return self._next_order
+
+    def put(self, record: WorkloadRecord) -> None:
+        if self._records.get(record.key) != record:
+            self._journal.save_workload(record)
+            self._records[record.key] = record
+            self._next_order = max(self._next_order, record.order + 1)
+
+    def remove(self, key: str) -> None:
+        self._journal.remove_workload(key)
+        self._records.pop(key, None)
+
+    def mark(self) -> dict[str, WorkloadRecord]:
+        return dict(self._records)
+
+    def back_to(self, mark: dict[str, WorkloadRecord]) -> None:
+        self._records = mark
 
 
 class DesiredWorkloads:

@@ -10,10 +10,9 @@ from datetime import UTC, tzinfo
 
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
-from evenkeel.agent.desired_workloads import DesiredWorkloads
+from evenkeel.agent.desired_workloads import DesiredWorkloads, WorkloadStore
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
-from evenkeel.agent.workload_store import WorkloadStore
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
 from evenkeel.api.workload_pods import POD_INDEX, stateful_claims
