@@ -12,8 +12,7 @@ from evenkeel.agent.admission import Admission, DeferredResizes
 from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.agent import Agent
 from evenkeel.agent.background_loops import BackgroundLoops
-from evenkeel.agent.cluster_data import ClusterDataCopies
-from evenkeel.agent.cluster_pods import ClusterPods
+from evenkeel.agent.cluster_pods import ClusterDataCopies, ClusterPods
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.desired_workloads import DesiredWorkloads, WorkloadStore

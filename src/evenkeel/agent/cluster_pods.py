@@ -1,26 +1,39 @@
-"""The pods that a cluster's API server gave to this node. The room `kube` brings them here.
+"""The pods that a cluster's API server gave to this node, and a copy of their data in memory. The room `kube` brings
+them here.
 
 Such a pod is known by its UID. It is never replaced by another one in place, and it leaves only when the API server
 says so. What is known of it is in the journal: without the API server it goes on.
+
+The ConfigMaps, Secrets and tokens that running pods refer to are copied. An agent that is started while the API server
+is away finds the copy. So containers restart with the data that their pod had. The copy is in a tmpfs that ends with
+the pod: no Secret of a cluster gets to the disk.
 """
 
+import asyncio
+import binascii
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any
 
+from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.step_requests import StepRequests
-from evenkeel.api.pod import Pod
+from evenkeel.api.data_objects import DataKey, DataObject, PodData
+from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.journal.records import CLUSTER, NORMAL, PodRecord
 from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.pod_state import TerminalStatus
 from evenkeel.pressure.protocol import PodObserver
+from evenkeel.runtime.memory_mounts import write_private
+from evenkeel.runtime.paths import StatePaths, read_json
 
 log = logging.getLogger(__name__)
 
 _TERMINATED = "Terminated"
 _SHUT_DOWN = "Pod was terminated in response to imminent node shutdown."
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class ClusterPods(PodObserver):
@@ -128,3 +141,72 @@ def _has_same_containers(before: Pod, after: Pod) -> bool:
     names = [[each.name for each in pod.spec.sized_containers] for pod in (before, after)]
     kept = {one.name for one in before.spec.ephemeral_containers}
     return names[0] == names[1] and kept <= {one.name for one in after.spec.ephemeral_containers}
+
+
+class ClusterDataCopies(PodObserver):
+    """For the agent's event loop. `spawn` runs work beside the pod loop. New data comes only while this machine is a
+    node of a cluster (`is_joined`)."""
+
+    def __init__(
+        self, paths: StatePaths, data: DataStore, is_joined: Callable[[], bool], spawn: Spawn
+    ) -> None:
+        self._paths = paths
+        self._data = data
+        self._is_joined = is_joined
+        self._spawn = spawn
+        self._written: dict[str, PodData] = {}  # by UID
+
+    def take_up(self, records: Iterable[PodRecord]) -> None:
+        """Takes the data that the pods had with a former agent."""
+        for record in records:
+            if record.source == CLUSTER:
+                for key, one in _read(self._paths, record.uid):
+                    self._data.cluster_has(key, one)
+                self._written[record.uid] = self._data.of_pod(record.pod)
+
+    def settled(self, uid: str, record: PodRecord | None) -> None:
+        if record is None or record.source != CLUSTER or not self._is_joined():
+            return
+        if record.state.deleted_at is not None:
+            return
+        if not any(container.is_running for container in record.state.containers.values()):
+            return
+        data = self._data.of_pod(record.pod)
+        if data and data != self._written.get(uid):
+            self._written[uid] = data
+            self._spawn(self._write(uid, data))
+
+    def gone(self, record: PodRecord) -> None:
+        self._written.pop(record.uid, None)
+
+    async def _write(self, uid: str, data: PodData) -> None:
+        value = {"objects": [_encoded(one) for one in data.values() if isinstance(one, DataObject)]}
+        try:
+            await asyncio.to_thread(write_private, self._paths.cluster_data(uid), value, self._paths)
+        except OSError as error:  # without root there are no mounts: a later agent needs the API server then
+            log.debug("the data of pod %s has no copy: %s", uid, error)
+
+
+def _encoded(one: DataObject) -> Mapping[str, object]:
+    content = {key: binascii.b2a_base64(value, newline=False).decode() for key, value in one.content.items()}
+    return {
+        "kind": one.kind,
+        "namespace": one.metadata.namespace,
+        "name": one.metadata.name,
+        "content": content,
+        "binary": sorted(one.binary),
+        "type": one.type,
+        "immutable": one.is_immutable,
+    }
+
+
+def _read(paths: StatePaths, uid: str) -> list[tuple[DataKey, DataObject]]:
+    directory, _, name = paths.cluster_data(uid).rpartition("/")
+    found = []
+    for one in (read_json(directory, name) or {}).get("objects", ()):
+        key = DataKey(one["kind"], one["namespace"], one["name"])
+        content = {name: binascii.a2b_base64(value) for name, value in one["content"].items()}
+        metadata = ObjectMeta(name=key.name, namespace=key.namespace)
+        binary = frozenset(one["binary"])
+        found.append((key, DataObject(key.kind, metadata, content, binary, one["type"], one["immutable"])))
+    return found
