@@ -8,11 +8,13 @@ import pytest
 
 from evenkeel.api.data_objects import SECRET, DataObject
 from evenkeel.api.pod import LocalObjectReference, ObjectMeta, Pod, PodSpec
-from evenkeel.runtime.images.access import FOR_ALL, Credentials, first_access
 from evenkeel.runtime.images.credentials import (
+    FOR_ALL,
     Credential,
+    Credentials,
     Keyring,
     auth_file,
+    first_access,
     keyring,
     matches,
     of_helper,

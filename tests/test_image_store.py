@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.images.access import FOR_ALL
+from evenkeel.runtime.images.credentials import FOR_ALL
 from evenkeel.runtime.images.references import parse
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.image_config import ImageRefused

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from evenkeel.api.container import Container
-from evenkeel.runtime.images.access import ImageAccess
-from evenkeel.runtime.images.credentials import Credential, Keyring
+from evenkeel.runtime.images.credentials import Credential, ImageAccess, Keyring
 from evenkeel.runtime.images.pull_settings import PullSettings
 from evenkeel.runtime.images.references import ImageReference
 from evenkeel.runtime.interface import Attempt, ImageNoted, NoImage

@@ -13,8 +13,15 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
 from evenkeel.runtime.images import references
-from evenkeel.runtime.images.access import FOR_ALL, Credentials, ImageAccess, first_access
-from evenkeel.runtime.images.credentials import Credential, all_matching, pod_keyrings
+from evenkeel.runtime.images.credentials import (
+    FOR_ALL,
+    Credential,
+    Credentials,
+    ImageAccess,
+    all_matching,
+    first_access,
+    pod_keyrings,
+)
 from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference

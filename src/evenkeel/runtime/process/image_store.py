@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from evenkeel.host.disk_usage import usage_below
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.runtime.images.access import FOR_ALL, ImageAccess
+from evenkeel.runtime.images.credentials import FOR_ALL, ImageAccess
 from evenkeel.runtime.images.references import ImageReference, is_digest
 from evenkeel.runtime.interface import Image
 from evenkeel.runtime.paths import StatePaths, read_json, write_json
