@@ -12,6 +12,7 @@ from evenkeel.runtime.images.credentials import (
     FOR_ALL,
     Credential,
     Credentials,
+    HostCredentials,
     Keyring,
     auth_file,
     first_access,
@@ -20,7 +21,6 @@ from evenkeel.runtime.images.credentials import (
     of_helper,
     pod_keyrings,
 )
-from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.references import parse
 
 

@@ -24,7 +24,7 @@ from evenkeel.runtime.cri.configs import attempt_of
 from evenkeel.runtime.cri.container_table import CriContainer
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
 from evenkeel.runtime.id_ranges import IdRanges
-from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import PullSettings
 from evenkeel.runtime.interface import Attempt, Launch, Record, StartFailed
 from evenkeel.runtime.paths import StatePaths

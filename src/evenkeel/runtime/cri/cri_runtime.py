@@ -41,7 +41,7 @@ from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.log_rotation import LogRotation
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
-from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import pull_settings
 from evenkeel.runtime.interface import (
     Attempt,

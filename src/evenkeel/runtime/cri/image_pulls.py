@@ -17,12 +17,12 @@ from evenkeel.runtime.images.credentials import (
     FOR_ALL,
     Credential,
     Credentials,
+    HostCredentials,
     ImageAccess,
     all_matching,
     first_access,
     pod_keyrings,
 )
-from evenkeel.runtime.images.host_credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference
 from evenkeel.runtime.interface import Attempt, Image, ImageNoted, Launch, NoImage, StartFailed

@@ -1,7 +1,13 @@
-"""Credentials for registries: from a pod's imagePullSecrets, and from the files of this machine.
+"""Credentials for registries: from a pod's imagePullSecrets, from the files of this machine, and from the credential
+helpers that these name. And which pods may use an image that was pulled with them.
 
-Both have Docker's format, and the rules of kubelet decide which entry is for which image. A secret is never part of a
-message, a log or a command line: `Credential` does not show it.
+All have Docker's format, and the rules of kubelet decide which entry is for which image. A secret is never part of a
+message, a log or a command line: `Credential` does not show it. The machine's files are read for each pull, so a
+`docker login` has an effect at once. Every pod may use what they give access to.
+
+An image that a pod pulled with a password of its own is for pods with a password that the registry has accepted for it
+(kubelet's imagePullCredentialsVerificationPolicy). Otherwise a pod could run another one's private images by their
+name. An image that the machine could pull for everybody, or that was put there by hand, is for all.
 """
 
 import base64
@@ -9,18 +15,35 @@ import binascii
 import fnmatch
 import hashlib
 import json
+import os
+import re
 import secrets
-from collections.abc import Iterable, Mapping
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from evenkeel.api.data_objects import SECRET, DataObject, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.named_tuples import NamedTuple
+from evenkeel.runtime.environment import PATH
 from evenkeel.runtime.images.references import DOCKER_HUB, ImageReference
 
 _TOKEN_USER = "<token>"  # noqa: S105 a credential helper answers with this user if the secret is a token
 _MOST_ENTRIES = 10_000
+# In this order: kubelet's, Docker's, and those of podman, skopeo and buildah.
+_FILES = (
+    "/var/lib/kubelet/config.json",
+    "~/.docker/config.json",
+    "~/.dockercfg",
+    "/run/containers/{uid}/auth.json",
+    "~/.config/containers/auth.json",
+)
+_MOST_BYTES = 1 << 20
+_HELPER = "docker-credential-"
+_HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER_SECONDS = 30.0
 
 
 class Credential(NamedTuple):
@@ -236,3 +259,56 @@ def _joined(access: ImageAccess, credential: Credential | None, known: Credentia
         return FOR_ALL
     every = (*access.fingerprints, credential.fingerprint(access.salt))
     return access._replace(fingerprints=tuple(dict.fromkeys(every)))
+
+
+def default_files() -> tuple[str, ...]:
+    return tuple(os.path.expanduser(path.format(uid=os.geteuid())) for path in _FILES)
+
+
+class HostCredentials:
+    """`files` are paths; one that is missing or damaged is passed over, as in kubelet. `helpers` is where credential
+    helpers are looked for."""
+
+    def __init__(self, files: Callable[[], Sequence[str]] = default_files, helpers: str = PATH) -> None:
+        self._files = files
+        self._helpers = helpers
+
+    def matching(self, image: ImageReference) -> tuple[Credential, ...]:
+        """Returns the credentials for an image. Blocks: it reads files, and runs helpers."""
+        rings = [ring for path in self._files() if (ring := _read(path)) is not None]
+        found = list(all_matching(rings, image))
+        for ring in rings:
+            name, registry = ring.helper(image)
+            if name and (asked := self._ask(name, registry)) is not None:
+                found.append(asked)
+        return tuple(dict.fromkeys(found))
+
+    def _ask(self, name: str, registry: str) -> Credential | None:
+        """Runs `docker-credential-NAME get`. No shell reads the name, and no variable of ours gets there."""
+        if not _HELPER_NAME.fullmatch(name):
+            return None
+        program = shutil.which(_HELPER + name, path=self._helpers)
+        if program is None:
+            return None
+        try:
+            done = subprocess.run(  # noqa: S603 the name is checked, and root's own file has it
+                [program, "get"],
+                input=registry.encode(),
+                capture_output=True,
+                timeout=_HELPER_SECONDS,
+                env={"PATH": self._helpers, "HOME": os.path.expanduser("~")},
+                cwd="/",
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return None if done.returncode else of_helper(done.stdout)
+
+
+def _read(path: str) -> Keyring | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            return keyring(file.read(_MOST_BYTES))
+    except (OSError, ValueError):
+        return None

@@ -13,8 +13,7 @@ from typing import Any
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage, usage_below
-from evenkeel.runtime.images.credentials import pod_keyrings
-from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.credentials import HostCredentials, pod_keyrings
 from evenkeel.runtime.images.pull_settings import pull_settings
 from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.interface import Attempt, Image, Launch, NoImage, Pull, RuntimeEvent

@@ -13,8 +13,14 @@ from typing import Any, TypeVar
 from evenkeel.api.container import Container
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.images import references
-from evenkeel.runtime.images.credentials import Credential, Credentials, Keyring, all_matching, first_access
-from evenkeel.runtime.images.host_credentials import HostCredentials
+from evenkeel.runtime.images.credentials import (
+    Credential,
+    Credentials,
+    HostCredentials,
+    Keyring,
+    all_matching,
+    first_access,
+)
 from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference
 from evenkeel.runtime.interface import Attempt, ImageNoted, NoImage, Pull
