@@ -24,7 +24,7 @@ from evenkeel.api.volume_types import (
     VolumeProjection,
 )
 from evenkeel.quantity import Quantity
-from evenkeel.runtime import data_volumes
+from evenkeel.runtime import volume_content
 from evenkeel.runtime.environment import DataMissing
 from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
 from evenkeel.runtime.volume_content import VolumeFile, files_refusal, missing_files, volume_files
@@ -126,7 +126,7 @@ def test_the_text_of_a_file_has_no_content():
 
 
 def write(directory: Path, group: int | None = None, **files: str) -> bool:
-    return data_volumes.write(
+    return volume_content.write(
         str(directory),
         [VolumeFile(name.replace("__", "/"), text.encode(), 0o640) for name, text in files.items()],
         group,
@@ -190,7 +190,7 @@ def test_leftovers_of_a_killed_agent_are_removed(tmp_path):
 def test_modes_are_those_of_the_manifest_and_the_group_may_read(tmp_path):
     write(tmp_path, a="1")
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
-    data_volumes.write(str(tmp_path), [VolumeFile("a", b"1", 0o400)], os.getegid())
+    volume_content.write(str(tmp_path), [VolumeFile("a", b"1", 0o400)], os.getegid())
     status = (tmp_path / "a").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_gid) == (0o440, os.getegid())
 

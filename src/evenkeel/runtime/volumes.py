@@ -18,7 +18,7 @@ from evenkeel.errors import reason
 from evenkeel.host.files import write_own
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
-from evenkeel.runtime import data_volumes, network_files
+from evenkeel.runtime import network_files, volume_content
 from evenkeel.runtime.environment import DataMissing, NoValue
 from evenkeel.runtime.memory_mounts import VolumeRefused, mount_in_memory, unmount_memory
 from evenkeel.runtime.paths import StatePaths, checked, is_uid, make_directory, names_in
@@ -74,7 +74,7 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data:
                 else:
                     make_directory(directory)
                     os.chmod(directory, _DATA_MODE)
-                data_volumes.write(directory, volume_files(pod, volume, data), group)
+                volume_content.write(directory, volume_files(pod, volume, data), group)
             elif volume.empty_dir is not None:
                 _make_empty_dir(paths.volume(uid, volume.name), group)
             elif name := claim_name(volume):
