@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.agents_of_machine import AgentsOfMachine
-from evenkeel.runtime.id_ranges import LENGTH, IdRanges, NoRange, free_range, ranges_in
+from evenkeel.runtime.id_ranges import LENGTH, AgentsOfMachine, IdRanges, NoRange, free_range, ranges_in
 from evenkeel.runtime.paths import StatePaths
 
 

@@ -19,9 +19,8 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import memory_mounts, volumes
-from evenkeel.runtime.agents_of_machine import AgentsOfMachine
 from evenkeel.runtime.host_paths import HostPaths
-from evenkeel.runtime.id_ranges import IdRanges
+from evenkeel.runtime.id_ranges import AgentsOfMachine, IdRanges
 from evenkeel.runtime.interface import (
     FAILED_MOUNT,
     FAILED_SANDBOX,
