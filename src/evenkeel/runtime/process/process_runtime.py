@@ -38,8 +38,7 @@ from evenkeel.runtime.interface import (
 )
 from evenkeel.runtime.paths import every_attempt
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
-from evenkeel.runtime.process.attempt_ends import AttemptEnds
-from evenkeel.runtime.process.attempt_table import AttemptTable, listed, listed_on_disk
+from evenkeel.runtime.process.attempt_table import AttemptEnds, AttemptTable, listed, listed_on_disk
 from evenkeel.runtime.process.container_images import ContainerImages
 from evenkeel.runtime.process.plan_writer import PlanWriter, own_addresses
 from evenkeel.runtime.process.pod_networks import PodNetworks
