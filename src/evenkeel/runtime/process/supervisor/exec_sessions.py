@@ -19,7 +19,7 @@ from evenkeel.runtime.process.supervisor.child_reports import SharedReport
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer
 from evenkeel.runtime.process.supervisor.exec_commands import be_first
 from evenkeel.runtime.process.supervisor.listener import Connection
-from evenkeel.runtime.process.supervisor.terminals import open_terminal
+from evenkeel.runtime.process.supervisor.streams import open_terminal
 from evenkeel.runtime.process.supervisor_protocol import Message, session_of, words_of
 
 _HANG_UP_SECONDS = 2.0  # from SIGHUP to SIGKILL
