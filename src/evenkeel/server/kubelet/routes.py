@@ -10,12 +10,16 @@ from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Answer, Refused, Request, Route, Upgrade
-from evenkeel.server.kubelet.coded_websocket import asks_for_websocket, port_transport, session_transport
+from evenkeel.server.kubelet.coded_websocket import (
+    WebSocketSession,
+    asks_for_websocket,
+    port_transport,
+    session_transport,
+)
 from evenkeel.server.kubelet.container_logs import ContainerLogs
 from evenkeel.server.kubelet.node_pods import NodePods
 from evenkeel.server.kubelet.port_streams import forward_ports
 from evenkeel.server.kubelet.port_websocket import asked_ports, forward_asked_ports
-from evenkeel.server.kubelet.session_websocket import WebSocketSession
 from evenkeel.server.kubelet.spdy import PORT_PROTOCOLS, SESSION_PROTOCOLS, SessionChannels, Spdy
 from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
 from evenkeel.server.session_handlers import SessionPlaces
