@@ -14,11 +14,10 @@ from evenkeel.server.agent_socket import SocketFile, listen, peer_uid
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Refused, Routes
-from evenkeel.server.object_handlers import ObjectHandlers
+from evenkeel.server.object_handlers import ObjectHandlers, WorkloadHandlers
 from evenkeel.server.open_connections import OpenConnections, stop_accepting
 from evenkeel.server.routes import RouteTable
 from evenkeel.server.session_handlers import SessionHandlers
-from evenkeel.server.workload_handlers import WorkloadHandlers
 
 if TYPE_CHECKING:
     from evenkeel.server.tcp import TcpEndpoint, TokenCheck

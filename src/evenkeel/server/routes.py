@@ -11,11 +11,10 @@ from evenkeel.api.stored_objects import OBJECT_KINDS
 from evenkeel.server.channels import PROTOCOLS
 from evenkeel.server.handlers import FOLLOW, MOST_EVENTS, PLAIN_TEXT, SOURCES, Handlers
 from evenkeel.server.http import EVENT_STREAM, LINES, Answer, Refused, Request, Route, to_json
-from evenkeel.server.object_handlers import ObjectHandlers
+from evenkeel.server.object_handlers import ObjectHandlers, WorkloadHandlers
 from evenkeel.server.openapi import Entry, Parameter, description
 from evenkeel.server.schema_types import Schema
 from evenkeel.server.session_handlers import FLAGS, SessionHandlers
-from evenkeel.server.workload_handlers import WorkloadHandlers
 
 _SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": 2**31}
 _FLAG: Schema = {"type": "string", "enum": list(FLAGS)}
