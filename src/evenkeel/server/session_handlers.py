@@ -114,7 +114,7 @@ class SessionHandlers:
                 problem = error.message
 
             async def serve(socket: "WebSocket") -> None:
-                from evenkeel.server.port_relay import relay_port
+                from evenkeel.server.session_relay import relay_port
 
                 await relay_port(socket, connection, port, problem)
 
