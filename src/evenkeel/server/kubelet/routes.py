@@ -18,8 +18,7 @@ from evenkeel.server.kubelet.coded_websocket import (
 )
 from evenkeel.server.kubelet.container_logs import ContainerLogs
 from evenkeel.server.kubelet.node_pods import NodePods
-from evenkeel.server.kubelet.port_streams import forward_ports
-from evenkeel.server.kubelet.port_websocket import asked_ports, forward_asked_ports
+from evenkeel.server.kubelet.port_forwards import asked_ports, forward_asked_ports, forward_ports
 from evenkeel.server.kubelet.spdy import PORT_PROTOCOLS, SESSION_PROTOCOLS, SessionChannels, Spdy
 from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
 from evenkeel.server.session_handlers import SessionPlaces
