@@ -29,7 +29,7 @@ from evenkeel.kube.pod_object import (
     status_patch,
     wanted_status,
 )
-from evenkeel.kube.services import Services
+from evenkeel.kube.watched_objects import Services
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings
 from evenkeel.runtime.environment import declared
 from evenkeel.runtime.interface import Image, Launch, Readiness, StartFailed

@@ -26,10 +26,9 @@ from evenkeel.kube.node_certificate import NodeCertificate, Renewal
 from evenkeel.kube.node_object import NodeIdentity
 from evenkeel.kube.pod_data import PodData
 from evenkeel.kube.pod_sync import PodSync
-from evenkeel.kube.runtime_classes import RuntimeClasses
-from evenkeel.kube.services import Services
 from evenkeel.kube.signing import CLIENT, SERVING
 from evenkeel.kube.watch import Watch
+from evenkeel.kube.watched_objects import RuntimeClasses, Services
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.node_shutdown import ShutdownPhase, shutdown_phases
 from evenkeel.policy.node_view import NodeView
