@@ -195,7 +195,7 @@ class _Pairs:
 
 
 class _SpdyPair:
-    """The two streams of a pair (`port_pair.PairStreams`)."""
+    """The two streams of a pair (`PairStreams`)."""
 
     def __init__(self, spdy: Spdy, data: int, error: int) -> None:
         self._spdy = spdy
@@ -281,7 +281,7 @@ async def _read(coded: CodedWebSocket, pairs: Sequence[PortPair]) -> None:
 
 
 class _WebSocketPair:
-    """The channels of a port (`port_pair.PairStreams`)."""
+    """The channels of a port (`PairStreams`)."""
 
     def __init__(self, coded: CodedWebSocket, channel: int) -> None:
         self._coded = coded
