@@ -11,7 +11,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.server.http import Request
 from evenkeel.server.kubelet.access import User, asked_for, user_of_subject
-from evenkeel.server.kubelet.tls import ClientAuthority, NodeTls, cluster_authority
+from evenkeel.server.kubelet.node_server import ClientAuthority, NodeTls, cluster_authority
 from tests.certificates import private
 from tests.cluster.authority import Authority
 from tests.kernel.waiting import eventually

@@ -21,9 +21,8 @@ from evenkeel.runtime.paths import state_paths
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.kubelet.access import Access
 from evenkeel.server.kubelet.node_pods import NodePods
-from evenkeel.server.kubelet.node_server import NodePorts, NodeServer
+from evenkeel.server.kubelet.node_server import ClientAuthority, NodePorts, NodeServer, NodeTls
 from evenkeel.server.kubelet.routes import NodeRoutes
-from evenkeel.server.kubelet.tls import ClientAuthority, NodeTls
 from tests.certificates import make_certificate
 from tests.cluster.authority import Authority
 from tests.fake_front import running
