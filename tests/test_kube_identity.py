@@ -21,9 +21,8 @@ from evenkeel.kube.checks import Asked, ClusterFacts, clock_skew, cluster_checks
 from evenkeel.kube.cluster import ClusterFlags, cluster_from
 from evenkeel.kube.discovery import BootstrapToken, checked_hash, verified
 from evenkeel.kube.join import server_from
-from evenkeel.kube.node_certificate import NodeCertificate
+from evenkeel.kube.node_certificate import SERVING, NodeCertificate
 from evenkeel.kube.node_object import KUBELET_VERSION
-from evenkeel.kube.signing import SERVING
 from tests.certificates import make_certificate
 
 TOKEN = BootstrapToken.parse("abcdef.0123456789abcdef")

@@ -20,8 +20,7 @@ from evenkeel.kube.client import ApiError, Client
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.discovery import BootstrapToken, discovered_authority
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
-from evenkeel.kube.node_certificate import NodeCertificate
-from evenkeel.kube.signing import CLIENT
+from evenkeel.kube.node_certificate import CLIENT, NodeCertificate
 from evenkeel.named_tuples import NamedTuple
 
 DIRECTORY = "cluster"  # in the state directory
