@@ -4,7 +4,7 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.config_validation import validate_config
 from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.scalars import Duration
-from evenkeel.policy.node_shutdown import shutdown_phases
+from evenkeel.policy.lifecycle.stops import shutdown_phases
 
 SECOND = 10**9
 

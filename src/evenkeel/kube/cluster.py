@@ -29,7 +29,7 @@ from evenkeel.kube.pod_sync import PodSync
 from evenkeel.kube.watch import Watch
 from evenkeel.kube.watched_objects import RuntimeClasses, Services
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.policy.node_shutdown import ShutdownPhase, shutdown_phases
+from evenkeel.policy.lifecycle.stops import ShutdownPhase, shutdown_phases
 from evenkeel.policy.node_view import NodeView
 
 if TYPE_CHECKING:

@@ -1,13 +1,18 @@
-"""How a stop changes the state of a pod: the stop of a container, a deletion, and the end of the agent.
+"""How pods stop: the stop of a container, a deletion, the end of the agent, and the shutdown of the node.
 
-Each function returns the new state, or the stop itself. The agent writes the state to the journal before it acts on it.
+A stop changes the state of a pod. Each function returns the new state, or the stop itself. The agent writes the state
+to the journal before it acts on it. At a shutdown (shutdownGracePeriod) ordinary pods end first. Critical pods have the
+last part of the time for themselves: others may need them until then.
 """
 
+from evenkeel.api.config import KubeletConfiguration, Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.actions import Stop, actions
 from evenkeel.policy.lifecycle.pod_state import AS_FAILURE, AS_RESTART, LifecycleSettings, PodState
 from evenkeel.policy.lifecycle.restarts import grace_seconds
+from evenkeel.policy.qos import is_critical
 
 
 def asked_to_stop(state: PodState, stop: Stop, now: float) -> PodState:
@@ -67,3 +72,33 @@ def agent_ends(
         why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
         state = asked_to_stop(state, why, now)
     return state
+
+
+class ShutdownPhase(NamedTuple):
+    """A part of the shutdown. Pods that are in it end within `seconds`; None: each within its own grace period."""
+
+    profile: Profile
+    takes_ordinary: bool
+    takes_critical: bool
+    seconds: float | None = None
+
+    def grace(self, pod: Pod) -> float | None:
+        """The grace period of the pod; None if it is not in this part. No pod has more than its own grace period."""
+        if not (self.takes_critical if is_critical(pod, self.profile) else self.takes_ordinary):
+            return None
+        own = grace_seconds(pod)
+        return own if self.seconds is None else min(own, self.seconds)
+
+
+def shutdown_phases(config: KubeletConfiguration) -> tuple[ShutdownPhase, ...]:
+    """The parts of a shutdown, in their order."""
+    profile = config.rulebook
+    whole, critical = config.shutdown_grace_period, config.shutdown_grace_period_critical_pods
+    if not whole:
+        return (ShutdownPhase(profile, takes_ordinary=True, takes_critical=True),)
+    return (
+        ShutdownPhase(
+            profile, takes_ordinary=True, takes_critical=False, seconds=whole.seconds - critical.seconds
+        ),
+        ShutdownPhase(profile, takes_ordinary=False, takes_critical=True, seconds=critical.seconds),
+    )
