@@ -9,8 +9,7 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.workload_types import Job
 from evenkeel.api.workloads import KINDS, Workload, kind_of
 from evenkeel.policy.workloads.decide import changed, decide
-from evenkeel.policy.workloads.decision import Decision, JobFacts, Progress, Situation
-from evenkeel.policy.workloads.pod_facts import PodFacts
+from evenkeel.policy.workloads.decision import Decision, JobFacts, PodFacts, Progress, Situation
 
 START = 1_000_000.0
 CONTAINER = {"name": "main", "image": "host", "command": ["x"]}

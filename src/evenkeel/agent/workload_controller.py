@@ -21,8 +21,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, WORKLOAD, PodRecord, WorkloadRecord
 from evenkeel.policy.workloads.decide import decide
-from evenkeel.policy.workloads.decision import Decision, JobFacts, Situation, clock_moved
-from evenkeel.policy.workloads.pod_facts import PodFacts, pod_facts
+from evenkeel.policy.workloads.decision import Decision, JobFacts, PodFacts, Situation, clock_moved, pod_facts
 from evenkeel.pressure.protocol import PodObserver
 
 # The clock may be set, or the machine may sleep. So a schedule is compared with the clock at least this often.

@@ -19,9 +19,9 @@ from evenkeel.api.workload_types import (
 from evenkeel.policy.lifecycle.restarts import SUCCEEDED
 from evenkeel.policy.workloads.decision import (
     JobProgress,
+    PodFacts,
     Situation,
 )
-from evenkeel.policy.workloads.pod_facts import PodFacts
 
 
 def counted(progress: JobProgress, job: Job, situation: Situation) -> JobProgress:

@@ -23,13 +23,13 @@ from evenkeel.policy.workloads.decision import (
     WARNING,
     Decision,
     JobProgress,
+    PodFacts,
     Situation,
     WorkloadEvent,
     condition,
     earliest,
 )
 from evenkeel.policy.workloads.job_progress import counted, fails, index_of, numbers
-from evenkeel.policy.workloads.pod_facts import PodFacts
 
 COMPLETE, FAILED = "Complete", "Failed"
 DEFAULT_BACKOFF_LIMIT = 6

@@ -21,8 +21,14 @@ from evenkeel.api.workload_types import (
 )
 from evenkeel.api.workloads import replicas_of
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.policy.workloads.decision import Decision, RollProgress, Situation, condition, earliest
-from evenkeel.policy.workloads.pod_facts import PodFacts
+from evenkeel.policy.workloads.decision import (
+    Decision,
+    PodFacts,
+    RollProgress,
+    Situation,
+    condition,
+    earliest,
+)
 
 Replicated = Deployment | ReplicaSet | ReplicationController | DaemonSet
 DEFAULT_PROGRESS_DEADLINE_SECONDS = 600

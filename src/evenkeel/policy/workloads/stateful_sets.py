@@ -9,8 +9,7 @@ from evenkeel.api.pod import PodTemplateSpec
 from evenkeel.api.workload_pods import POD_INDEX, stateful_pod, template_hash
 from evenkeel.api.workload_types import ON_DELETE, PARALLEL, StatefulSet, StatefulSetStatus
 from evenkeel.api.workloads import replicas_of
-from evenkeel.policy.workloads.decision import Decision, Situation, earliest
-from evenkeel.policy.workloads.pod_facts import PodFacts
+from evenkeel.policy.workloads.decision import Decision, PodFacts, Situation, earliest
 from evenkeel.policy.workloads.replicas import revision_of
 
 Places = Mapping[int, PodFacts | None]  # by ordinal: the pod that is there
