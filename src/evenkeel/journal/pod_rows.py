@@ -5,9 +5,8 @@ from collections.abc import Callable
 from evenkeel.api.pod import Pod
 from evenkeel.journal.codec import Unreadable, from_text, to_text
 from evenkeel.journal.columns import opened, sealed, storable, stored
-from evenkeel.journal.faults import JournalError
 from evenkeel.journal.records import PodRecord
-from evenkeel.journal.transactions import Transactions
+from evenkeel.journal.transactions import JournalError, Transactions
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_state import PodState
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
-from evenkeel.journal.faults import SQLITE_FAULTS, JournalError, damaged, foreign, newer, of_sqlite, of_system
+from evenkeel.journal.transactions import (
+    SQLITE_FAULTS,
+    JournalError,
+    damaged,
+    foreign,
+    newer,
+    of_sqlite,
+    of_system,
+)
 
 APPLICATION = 0x45564B4C  # EVKL: marks a journal among databases of other programs
 LOCK_PATIENCE_SECONDS = 1.0

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from evenkeel.api.workloads import KINDS, kind_of
-from evenkeel.journal import faults, schema
+from evenkeel.journal import schema, transactions
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.journal.columns import opened, packed, sealed, storable, stored, unpacked
-from evenkeel.journal.faults import SQLITE_FAULTS, JournalError
 from evenkeel.journal.pod_rows import PodRows
 from evenkeel.journal.records import (
     DecisionRetention,
@@ -22,7 +21,7 @@ from evenkeel.journal.records import (
     Repeats,
     WorkloadRecord,
 )
-from evenkeel.journal.transactions import Transactions
+from evenkeel.journal.transactions import SQLITE_FAULTS, JournalError, Transactions
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.workloads.decision import Progress
 
@@ -257,7 +256,7 @@ class Journal:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             schema.keep_reserve(connection)
         except SQLITE_FAULTS as error:
-            raise faults.of_sqlite(self.path, error) from None
+            raise transactions.of_sqlite(self.path, error) from None
         finally:
             connection.close()
 
@@ -282,14 +281,14 @@ class Journal:
         try:
             schema.check(self._connection, self.path)
         except SQLITE_FAULTS as error:
-            raise faults.of_sqlite(self.path, error) from None
+            raise transactions.of_sqlite(self.path, error) from None
         try:
             schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # reserve also for the log
         except SQLITE_FAULTS as error:
             # Without free space the journal can still be read.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            fault = faults.of_sqlite(self.path, error)
+            fault = transactions.of_sqlite(self.path, error)
             if not fault.is_passing:
                 raise fault from None
             self.notes += (str(fault),)
