@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evenkeel.cli.label_selector import label_selector
+from evenkeel.cli.listing import label_selector
 from evenkeel.errors import EvenkeelError
 from tests.fake_front import FakeFront, run_command, served
 
