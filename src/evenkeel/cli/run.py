@@ -3,13 +3,18 @@ returns its exit code."""
 
 import argparse
 import os
+import sys
+import threading
 from typing import Any
 
 from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, grace_seconds
-from evenkeel.cli.client import client_from
+from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
 from evenkeel.cli.interactive import add_stream_flags, has_terminal
+from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
+from evenkeel.policy.amounts import bytes_text
 from evenkeel.quantity import Quantity
+from evenkeel.runtime.images.references import InvalidReference, parse
 
 USAGE = "[-it] [--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] [NAME] -- COMMAND…"
 EXAMPLES = """examples:
@@ -29,6 +34,10 @@ Without a request the pod is BestEffort: it gets what is idle, and is evicted fi
 CONTAINER = "main"
 WORKDIR = "workdir"  # the name of the volume
 Json = dict[str, Any]
+_SHOWN = ("Pulling", "Failed", "BackOff")
+_LAST = ("Pulled", "Started")
+_LOOK_SECONDS = 0.5
+_CLEAR_LINE = "\r\x1b[K"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +102,6 @@ def run(args: argparse.Namespace) -> int:
     session = RunSession(client, args.namespace, name, CONTAINER, removes=args.rm)
     if image == "host" or image.startswith("/"):
         return session.run(has_stdin=args.stdin, is_terminal=args.tty)
-    from evenkeel.cli.pull_news import PullNews
 
     news = PullNews(client, client.pod(args.namespace, name), image)
     news.start()
@@ -194,3 +202,60 @@ def _amount(text: str) -> Quantity:
         return Quantity.parse(text)
     except EvenkeelError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class PullNews:
+    """Writes to standard error, in threads of its own, until the image is there or `stop` is called."""
+
+    def __init__(self, client: Client, pod: Json, image: str) -> None:
+        self._client = client
+        self._pod = pod
+        self._image = image
+        self._is_over = threading.Event()
+        self._has_line = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._events, daemon=True).start()
+        if sys.stderr.isatty():
+            threading.Thread(target=self._bytes, daemon=True).start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+
+    def _events(self) -> None:
+        metadata = self._pod["metadata"]
+        key = f"{metadata.get('namespace', 'default')}/{metadata['name']}"
+        try:
+            for event in self._client.lines("/events", pod=key, follow="1"):
+                if event.get("uid", metadata["uid"]) != metadata["uid"]:
+                    continue  # of an earlier pod of that name
+                if self._is_over.is_set() or event["reason"] in _LAST:
+                    break
+                if event["reason"] in _SHOWN:
+                    self._print(printable(f"evenkeel: {event['message']}") + "\n")
+        except (NoAgent, AgentRefused):
+            pass
+        self._is_over.set()
+        self._print("")
+
+    def _bytes(self) -> None:
+        try:
+            wanted = str(parse(self._image))
+        except InvalidReference:
+            return
+        while not self._is_over.wait(_LOOK_SECONDS):
+            try:
+                pulls = self._client.get("/images")["pulls"]
+            except (NoAgent, AgentRefused):
+                return
+            for pull in pulls:
+                if pull["image"] == wanted and not self._is_over.is_set():
+                    text = f"evenkeel: {bytes_text(pull['receivedBytes'])} in {pull['seconds']:.0f} s"
+                    sys.stderr.write(f"{_CLEAR_LINE}{text}")
+                    sys.stderr.flush()
+                    self._has_line = True
+
+    def _print(self, text: str) -> None:
+        sys.stderr.write(f"{_CLEAR_LINE if self._has_line else ''}{text}")
+        sys.stderr.flush()
+        self._has_line = False
