@@ -6,8 +6,8 @@ import yaml
 from evenkeel.api.config import Profile
 from evenkeel.api.workload_pods import replica
 from evenkeel.api.workloads import key_of
+from evenkeel.cli.arguments import pod_name
 from evenkeel.cli.client import Client
-from evenkeel.cli.pod_choice import pod_name
 from evenkeel.cli.port_forward import Ports, ports_behind
 from evenkeel.errors import EvenkeelError
 from tests.fake_front import running

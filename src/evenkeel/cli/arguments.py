@@ -9,7 +9,9 @@ from evenkeel.errors import EvenkeelError
 
 if TYPE_CHECKING:
     from evenkeel.api.workloads import Workload
+from typing import Any
 
+from evenkeel.cli.client import Client
 
 ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
 VARIABLE = "EVENKEEL_STATE_DIR"
@@ -26,6 +28,8 @@ _KINDS = {
     **dict.fromkeys(("services", "service", "svc"), SERVICES),
     **dict.fromkeys(("persistentvolumeclaims", "persistentvolumeclaim", "pvc"), CLAIMS),
 }
+Json = dict[str, Any]
+HELP = "the pod; also pod/NAME, or deployment/NAME, service/NAME … for one of its pods"
 
 
 def add_state_flag(parser: argparse.ArgumentParser) -> None:
@@ -159,3 +163,43 @@ def is_workload_kind(kind: str) -> bool:
     from evenkeel.api.workloads import KINDS
 
     return any(one.plural == kind for one in KINDS.values())
+
+
+def pod_name(client: Client, namespace: str, word: str) -> str:
+    """The name of the pod that `word` means. The agent is asked only if it is KIND/NAME."""
+    if "/" not in word:
+        return word
+    kind, (name,) = named([word])
+    if kind == PODS:
+        return name
+    return str(chosen(pods_behind(client, kind, namespace, name), word)["metadata"]["name"])
+
+
+def pods_behind(client: Client, kind: str, namespace: str, name: str) -> list[Json]:
+    """The pods of a workload or a Service. `kind` is a plural that `named` has returned."""
+    if is_workload_kind(kind):
+        from evenkeel.cli.workload_text import owned_pods
+
+        client.workload(kind, namespace, name)  # a missing one is an error
+        return owned_pods(client, kind, namespace, name)
+    if kind == SERVICES:
+        selector = client.object(kind, namespace, name).get("spec", {}).get("selector") or {}
+        return [pod for pod in client.pods(namespace) if selector and _has(pod, selector)]
+    raise EvenkeelError(f"{kind} have no pods", hint="name a pod, or deployment/NAME, service/NAME …")
+
+
+def chosen(pods: list[Json], word: str) -> Json:
+    """The first pod that is ready; else the first that runs; else the first."""
+    if not pods:
+        raise EvenkeelError(f"{word[:100]} has no pod", hint="evenkeel get all shows what there is")
+    return min(pods, key=lambda pod: (not _is_ready(pod), pod.get("status", {}).get("phase") != "Running"))
+
+
+def _has(pod: Json, labels: Json) -> bool:
+    own = pod["metadata"].get("labels") or {}
+    return all(own.get(key) == value for key, value in labels.items())
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
+from evenkeel.cli.arguments import HELP, add_namespace_flag, add_state_flag, pod_name
 from evenkeel.cli.client import client_from
 from evenkeel.cli.interactive import (
     add_container_flag,
@@ -11,7 +11,6 @@ from evenkeel.cli.interactive import (
     has_terminal,
     interact,
 )
-from evenkeel.cli.pod_choice import HELP, pod_name
 from evenkeel.errors import EvenkeelError
 
 USAGE = "POD [-c CONTAINER] [-i] [-t] [-n NS] -- COMMAND…"

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evenkeel.cli.arguments import add_namespace_flag, add_state_flag, duration_seconds
+from evenkeel.cli.arguments import HELP, add_namespace_flag, add_state_flag, duration_seconds, pod_name
 from evenkeel.cli.attached import LogPrinter, attempt_is_over, containers_of, log_directory, status_of
 from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
 from evenkeel.cli.interactive import default_container
-from evenkeel.cli.pod_choice import HELP, pod_name
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import log_reading

@@ -8,10 +8,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from evenkeel.cli.arguments import PODS, SERVICES, add_namespace_flag, add_state_flag, named
+from evenkeel.cli.arguments import (
+    HELP,
+    PODS,
+    SERVICES,
+    add_namespace_flag,
+    add_state_flag,
+    chosen,
+    named,
+    pods_behind,
+)
 from evenkeel.cli.client import Client, client_from
 from evenkeel.cli.output import printable
-from evenkeel.cli.pod_choice import HELP, chosen, pods_behind
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.named_tuples import NamedTuple
 
