@@ -11,11 +11,19 @@ from evenkeel.api import yaml_text
 from evenkeel.api.config import Profile
 from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
 from evenkeel.api.defaults import DEFAULT_NAMESPACE, default_pod, stable_uid
-from evenkeel.api.kinds import LISTS, REFUSED, STORED, TEMPLATES, kind_in, passed_over_note
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_indices
-from evenkeel.api.reading import Reading, WrittenWorkload
+from evenkeel.api.reading import (
+    LISTS,
+    REFUSED,
+    STORED,
+    TEMPLATES,
+    Reading,
+    WrittenWorkload,
+    kind_in,
+    passed_over_note,
+)
 from evenkeel.api.validation import cluster_only_problems, validate_pod, warnings
 from evenkeel.errors import NODE_RULE, Problem
 

@@ -3,15 +3,13 @@
 import argparse
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenkeel.errors import EvenkeelError
 
 if TYPE_CHECKING:
     from evenkeel.api.workloads import Workload
-from typing import Any
-
-from evenkeel.cli.client import Client
+    from evenkeel.cli.client import Client
 
 ROOT_STATE_DIRECTORY = "/var/lib/evenkeel"
 VARIABLE = "EVENKEEL_STATE_DIR"
@@ -29,7 +27,7 @@ _KINDS = {
     **dict.fromkeys(("persistentvolumeclaims", "persistentvolumeclaim", "pvc"), CLAIMS),
 }
 Json = dict[str, Any]
-HELP = "the pod; also pod/NAME, or deployment/NAME, service/NAME … for one of its pods"
+POD_HELP = "the pod; also pod/NAME, or deployment/NAME, service/NAME … for one of its pods"
 
 
 def add_state_flag(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +163,7 @@ def is_workload_kind(kind: str) -> bool:
     return any(one.plural == kind for one in KINDS.values())
 
 
-def pod_name(client: Client, namespace: str, word: str) -> str:
+def pod_name(client: "Client", namespace: str, word: str) -> str:
     """The name of the pod that `word` means. The agent is asked only if it is KIND/NAME."""
     if "/" not in word:
         return word
@@ -175,7 +173,7 @@ def pod_name(client: Client, namespace: str, word: str) -> str:
     return str(chosen(pods_behind(client, kind, namespace, name), word)["metadata"]["name"])
 
 
-def pods_behind(client: Client, kind: str, namespace: str, name: str) -> list[Json]:
+def pods_behind(client: "Client", kind: str, namespace: str, name: str) -> list[Json]:
     """The pods of a workload or a Service. `kind` is a plural that `named` has returned."""
     if is_workload_kind(kind):
         from evenkeel.cli.workload_text import owned_pods

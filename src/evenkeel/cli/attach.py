@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from evenkeel.cli.arguments import HELP, add_namespace_flag, add_state_flag, pod_name
+from evenkeel.cli.arguments import POD_HELP, add_namespace_flag, add_state_flag, pod_name
 from evenkeel.cli.client import client_from
 from evenkeel.cli.interactive import (
     add_container_flag,
@@ -27,7 +27,7 @@ standard input ends then. The exit code is 0 when the container ends, 1 for erro
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help=HELP)
+    parser.add_argument("pods", metavar="POD", help=POD_HELP)
     add_container_flag(parser)
     add_stream_flags(parser)
     add_namespace_flag(parser)

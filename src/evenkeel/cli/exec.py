@@ -2,7 +2,7 @@
 
 import argparse
 
-from evenkeel.cli.arguments import HELP, add_namespace_flag, add_state_flag, pod_name
+from evenkeel.cli.arguments import POD_HELP, add_namespace_flag, add_state_flag, pod_name
 from evenkeel.cli.client import client_from
 from evenkeel.cli.interactive import (
     add_container_flag,
@@ -28,7 +28,7 @@ TAKES_COMMAND = True  # everything after `--` is the command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help=HELP)
+    parser.add_argument("pods", metavar="POD", help=POD_HELP)
     add_container_flag(parser)
     add_stream_flags(parser)
     add_namespace_flag(parser)

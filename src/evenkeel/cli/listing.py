@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from evenkeel.api.validation.name_rules import label_value, qualified_name
 from evenkeel.cli.client import Client, found_by_name, reported
 from evenkeel.cli.output import NO_WIDTHS, NONE, STRUCTURED, Table, print_structured
 from evenkeel.errors import EvenkeelError
@@ -182,6 +181,8 @@ def _requirements(text: str) -> list[Requirement]:
 
 
 def _requirement(term: re.Match[str], text: str) -> Requirement:
+    from evenkeel.api.validation.name_rules import label_value, qualified_name
+
     key = term["key"] or term["no_key"]
     if qualified_name(key):
         raise _wrong(text, key)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evenkeel.cli.arguments import HELP, add_namespace_flag, add_state_flag, duration_seconds, pod_name
+from evenkeel.cli.arguments import POD_HELP, add_namespace_flag, add_state_flag, duration_seconds, pod_name
 from evenkeel.cli.attached import LogPrinter, attempt_is_over, containers_of, log_directory, status_of
 from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
 from evenkeel.cli.interactive import default_container
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help=HELP)
+    parser.add_argument("pods", metavar="POD", help=POD_HELP)
     parser.add_argument("container_name", nargs="?", metavar="CONTAINER", help="the same as -c CONTAINER")
     parser.add_argument(
         "-c",

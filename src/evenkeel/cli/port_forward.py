@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenkeel.cli.arguments import (
-    HELP,
+    POD_HELP,
     PODS,
     SERVICES,
     add_namespace_flag,
@@ -45,7 +45,7 @@ class Ports(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pods", metavar="POD", help=HELP)
+    parser.add_argument("pods", metavar="POD", help=POD_HELP)
     parser.add_argument("ports", nargs="+", metavar="[LOCAL:]REMOTE", help="a port of the pod, or two ports")
     parser.add_argument(
         "--address", metavar="IP", action="append", default=[], help="listen here (default: loopback)"

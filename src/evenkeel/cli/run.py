@@ -12,9 +12,7 @@ from evenkeel.cli.client import AgentRefused, Client, NoAgent, client_from
 from evenkeel.cli.interactive import add_stream_flags, has_terminal
 from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, InvalidInput, reason
-from evenkeel.policy.amounts import bytes_text
 from evenkeel.quantity import Quantity
-from evenkeel.runtime.images.references import InvalidReference, parse
 
 USAGE = "[-it] [--cpu 500m] [--memory 1Gi] [--cpu-limit 2] [--memory-limit 2Gi] [--rm] [-d] [flags] [NAME] -- COMMAND…"
 EXAMPLES = """examples:
@@ -239,6 +237,9 @@ class PullNews:
         self._print("")
 
     def _bytes(self) -> None:
+        from evenkeel.policy.amounts import bytes_text
+        from evenkeel.runtime.images.references import InvalidReference, parse
+
         try:
             wanted = str(parse(self._image))
         except InvalidReference:

@@ -6,8 +6,8 @@ and a sentence that says what was written and what to write instead (A3).
 """
 
 from evenkeel.api.validation.data_rules import validate_data
-from evenkeel.api.validation.data_volume_rules import cluster_only_problems
 from evenkeel.api.validation.pod_rules import validate_pod
 from evenkeel.api.validation.pod_warnings import warnings
+from evenkeel.api.validation.volume_rules import cluster_only_problems
 
 __all__ = ["cluster_only_problems", "validate_data", "validate_pod", "warnings"]

@@ -7,8 +7,7 @@ from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.problems import Problems, shown
 from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
 from evenkeel.api.validation.name_rules import dns_label
-from evenkeel.api.validation.network_rules import address_of
-from evenkeel.api.validation.pod_rules import full_name
+from evenkeel.api.validation.pod_rules import address_of, full_name
 from evenkeel.api.volume_types import Volume
 from evenkeel.errors import Problem
 from evenkeel.named_tuples import NamedTuple

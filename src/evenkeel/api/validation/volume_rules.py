@@ -1,6 +1,12 @@
-"""Rules for volumes and for their mounts in containers."""
+"""Rules for volumes, among them volumes with data (configMap, secret, downwardAPI, projected), and for their mounts in
+containers.
+"""
+
+from collections.abc import Iterable
 
 from evenkeel.api.container import VolumeMount
+from evenkeel.api.pod import Pod
+from evenkeel.api.pod_fields import CLUSTER_ONLY
 from evenkeel.api.problems import (
     Problems,
     duplicate,
@@ -13,18 +19,21 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import is_hugepages
-from evenkeel.api.validation.data_volume_rules import (
-    config_map_problems,
-    downward_problems,
-    projected_problems,
-    secret_problems,
-)
+from evenkeel.api.validation.env_rules import amount_problems, field_problems
 from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, plain_text
 from evenkeel.api.volume_types import (
+    ConfigMapVolumeSource,
+    DownwardAPIVolumeFile,
+    DownwardAPIVolumeSource,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
+    KeyToPath,
     PersistentVolumeClaimVolumeSource,
+    ProjectedVolumeSource,
+    SecretVolumeSource,
+    ServiceAccountTokenProjection,
     Volume,
+    VolumeProjection,
 )
 from evenkeel.errors import NODE_RULE, Problem
 from evenkeel.named_tuples import NamedTuple
@@ -33,6 +42,11 @@ from evenkeel.quantity import ZERO
 _HOST_PATH_TYPES = (
     "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice",
 )  # fmt: skip
+_GREATEST_MODE = 0o777
+_MAPS = ("metadata.annotations", "metadata.labels")
+_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid")
+_LONGEST_NAME_BYTES = 255
+_SHORTEST_TOKEN_SECONDS, _LONGEST_TOKEN_SECONDS = 600, 1 << 32
 
 
 class CheckedVolumes(NamedTuple):
@@ -158,3 +172,141 @@ def _not_below(path: str) -> str:
     if ".." in path.split("/"):
         return "must stay within the volume, without .."
     return ""
+
+
+def config_map_problems(source: ConfigMapVolumeSource, path: str) -> Problems:
+    yield from _object(source.name, f"{path}.name")
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    yield from _items(source.items, f"{path}.items")
+
+
+def secret_problems(source: SecretVolumeSource, path: str) -> Problems:
+    yield from _object(source.secret_name, f"{path}.secretName")
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    yield from _items(source.items, f"{path}.items")
+
+
+def downward_problems(source: DownwardAPIVolumeSource, path: str) -> Problems:
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    yield from _fields(source.items, path)
+
+
+def projected_problems(source: ProjectedVolumeSource, path: str) -> Problems:
+    yield from _mode(source.default_mode, f"{path}.defaultMode")
+    taken: dict[str, str] = {}
+    for index, each in enumerate(source.sources):
+        here = f"{path}.sources[{index}]"
+        yield from _projection(each, here)
+        if each.service_account_token is not None:
+            yield from _token(each.service_account_token, path, here)
+        for place in _paths(each):
+            if place in taken:
+                yield invalid(
+                    path, f"{shown(place)} is a path of {taken[place]} and of {here}: a file has one"
+                )
+            elif place:
+                taken[place] = here
+
+
+def _projection(source: VolumeProjection, path: str) -> Problems:
+    config_map, secret, downward = source.config_map, source.secret, source.downward_api
+    token = source.service_account_token
+    given = [one for one in (config_map, secret, downward, token) if one is not None]
+    if not given:  # it may have a source that comes from a cluster, which is refused
+        yield unusable(path, "must hold one of configMap, secret and downwardAPI")
+    elif len(given) > 1:
+        yield forbidden(path, "must hold one source, and holds more")
+    if config_map is not None:
+        yield from _object(config_map.name, f"{path}.configMap.name")
+        yield from _items(config_map.items, f"{path}.configMap.items")
+    if secret is not None:
+        yield from _object(secret.name, f"{path}.secret.name")
+        yield from _items(secret.items, f"{path}.secret.items")
+    if downward is not None:
+        yield from _fields(downward.items, f"{path}.downwardAPI")
+
+
+def _token(token: ServiceAccountTokenProjection, path: str, source: str) -> Problems:
+    yield from _place(token.path, f"{path}.path")  # the path that Kubernetes has for it
+    seconds = token.expiration_seconds
+    if seconds is not None and not _SHORTEST_TOKEN_SECONDS <= seconds <= _LONGEST_TOKEN_SECONDS:
+        yield invalid(
+            f"{source}.serviceAccountToken.expirationSeconds",
+            f"{seconds} must be from {_SHORTEST_TOKEN_SECONDS} to {_LONGEST_TOKEN_SECONDS}",
+        )
+
+
+def cluster_only_problems(pod: Pod) -> Problems:
+    """What a pod of a manifest must not have, because only a cluster can give it."""
+    if pod.spec.ephemeral_containers:
+        why = "they are added to running pods of a cluster (kubectl debug); use evenkeel exec instead"
+        yield Problem("spec.ephemeralContainers", f"not supported in a manifest: {why}", NODE_RULE)
+    for index, volume in enumerate(pod.spec.volumes):
+        for number, source in enumerate(volume.projected.sources if volume.projected is not None else ()):
+            if source.service_account_token is not None:
+                field = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
+                yield Problem(field, f"is not supported here: {CLUSTER_ONLY}", NODE_RULE)
+
+
+def _paths(source: VolumeProjection) -> Iterable[str]:
+    for of_keys in (source.config_map, source.secret):
+        if of_keys is not None:
+            yield from (item.path for item in of_keys.items)
+    if source.downward_api is not None:
+        yield from (item.path for item in source.downward_api.items)
+    if source.service_account_token is not None:
+        yield source.service_account_token.path
+
+
+def _items(items: tuple[KeyToPath, ...], path: str) -> Problems:
+    for index, item in enumerate(items):
+        here = f"{path}[{index}]"
+        if not item.key:
+            yield required(f"{here}.key", "name the key whose value the file has")
+        yield from _place(item.path, f"{here}.path")
+        yield from _mode(item.mode, f"{here}.mode")
+
+
+def _fields(items: tuple[DownwardAPIVolumeFile, ...], path: str) -> Problems:
+    """The paths are those that Kubernetes has for them: of the volume, without the item."""
+    for index, item in enumerate(items):
+        yield from _place(item.path, f"{path}.path")
+        yield from _mode(item.mode, f"{path}.mode")
+        field, amount = item.field_ref, item.resource_field_ref
+        if field is not None:
+            yield from field_problems(field, f"{path}.fieldRef", _FIELDS, _MAPS)
+            if amount is not None:
+                yield invalid(path, f"must hold one of fieldRef and resourceFieldRef in item {index}")
+        elif amount is not None:
+            yield from amount_problems(amount, f"{path}.resourceFieldRef", has_container=False)
+        else:
+            yield required(path, f"write fieldRef or resourceFieldRef in item {index}")
+
+
+def _object(name: str, path: str) -> Problems:
+    if not name:
+        yield required(path, "name the object")
+    elif wrong := dns_subdomain(name):
+        yield unusable(path, f"{shown(name)} {wrong}")
+
+
+def _mode(mode: int | None, path: str) -> Problems:
+    if mode is not None and not 0 <= mode <= _GREATEST_MODE:
+        yield invalid(path, f"{mode} must be from 0 to {_GREATEST_MODE} (0777)")
+
+
+def _place(place: str, path: str) -> Problems:
+    """The path of a file in its volume."""
+    parts = place.split("/")
+    if not place:
+        yield required(path, "write the path of the file in the volume")
+    elif place.startswith("/"):
+        yield invalid(path, f"{shown(place)} must be relative to the volume, without a / in front")
+    elif ".." in parts or place.startswith(".."):
+        yield invalid(path, f"{shown(place)} must have no .. and not begin with it")
+    elif plain_text(place):
+        yield unusable(path, f"{shown(place)} {plain_text(place)}")
+    elif any(part in ("", ".") or len(part.encode()) > _LONGEST_NAME_BYTES for part in parts):
+        yield unusable(
+            path, f"{shown(place)} must be names of up to {_LONGEST_NAME_BYTES} bytes with one / between"
+        )

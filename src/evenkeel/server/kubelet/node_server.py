@@ -6,15 +6,17 @@ clients that show one, are read from files, again when they have changed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError, reason
+from evenkeel.host.files import file_stamps, read_text
 from evenkeel.kube.client import Client
 from evenkeel.kube.cluster import ClusterMember
 from evenkeel.kube.connection import KEEPALIVE
-from evenkeel.kube.kubeconfig import read_pair
+from evenkeel.kube.kubeconfig import Kubeconfig, load_key_pair, read_pair
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import state_paths
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection
@@ -28,11 +30,6 @@ from evenkeel.server.tls_listener import FIRST_REQUEST_SECONDS, Listener, Place
 
 if TYPE_CHECKING:
     from evenkeel.agent.agent import Agent
-import ssl
-from collections.abc import Iterable
-
-from evenkeel.host.files import file_stamps, read_text
-from evenkeel.kube.kubeconfig import Kubeconfig, load_key_pair
 
 log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
