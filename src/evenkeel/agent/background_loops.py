@@ -10,10 +10,10 @@ from evenkeel.agent.adoption import Adoption
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.desired_workloads import DesiredWorkloads
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.file_updates import ServiceNames
 from evenkeel.agent.node.node_cgroups import NodeCgroups
 from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.pod_store import PodStore
-from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
 from evenkeel.host.node_figures import NodeClock

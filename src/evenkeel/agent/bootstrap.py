@@ -17,6 +17,7 @@ from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.desired_pods import DesiredPods
 from evenkeel.agent.desired_workloads import DesiredWorkloads, WorkloadStore
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.file_updates import ServiceNames, VolumeUpdates
 from evenkeel.agent.in_place_changes import InPlaceChanges
 from evenkeel.agent.launches import Launches
 from evenkeel.agent.node.image_collection import ImageCollection, room_at
@@ -35,10 +36,8 @@ from evenkeel.agent.pod_store import PodStatuses, PodStore
 from evenkeel.agent.pod_updates import Evictions, PodUpdates
 from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.prober import Prober
-from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import StepRequests
-from evenkeel.agent.volume_updates import VolumeUpdates
 from evenkeel.agent.workload_controller import WorkloadController, machine_zone
 from evenkeel.cgroup.driver import Driver
 from evenkeel.host.node_figures import NodeClock, host_address, machine_oom_kills

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from evenkeel.agent.data_store import DataStore
 from evenkeel.agent.event_recorder import EventRecorder
+from evenkeel.agent.file_updates import ServiceNames
 from evenkeel.agent.node.node_cgroups import NodeCgroups
-from evenkeel.agent.service_names import ServiceNames
 from evenkeel.agent.step_requests import NotStarted
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod

@@ -1,25 +1,37 @@
-"""Brings the names of Services into /etc/hosts of pods: at the start of a container, and when pods or Services change.
+"""Brings files of running pods up to date: volumes with data, and the names of Services in /etc/hosts.
 
-The file is the pod's own copy. A pod that has none, because it began before there was any Service, has the machine's
-file until its containers start anew.
+Volumes are written after a change of a ConfigMap, a Secret or the pod itself, and once after a start of the agent:
+something may have changed while there was no agent. Variables and mounts with a subPath do not change before the next
+start of their container, as in kubelet.
+
+The names of Services are written at the start of a container, and when pods or Services change. The file is the pod's
+own copy. A pod that has none, because it began before there was any Service, has the machine's file until its
+containers start anew.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from evenkeel.agent.data_store import DataStore
+from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.pod_store import PodStore
+from evenkeel.agent.step_requests import StepRequests
+from evenkeel.api.data_objects import PodData
 from evenkeel.api.pod import HostAlias, Pod
 from evenkeel.api.services import Service
 from evenkeel.errors import EvenkeelError
-from evenkeel.journal.records import CLUSTER, PodRecord
+from evenkeel.journal.records import CLUSTER, WARNING, PodRecord
 from evenkeel.policy.service_names import Entry, aliases, by_label, entries_of, wants_names
 from evenkeel.pressure.protocol import PodObserver
-from evenkeel.runtime.interface import Attempt, Runtime
+from evenkeel.runtime.interface import Attempt, Runtime, StartFailed
+from evenkeel.runtime.volume_content import missing_files
 
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.05  # pods come and go together: one round writes what all of them have changed
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class ServiceNames(PodObserver):
@@ -128,3 +140,45 @@ class ServiceNames(PodObserver):
 
 def _named(pod: Pod, more: tuple[HostAlias, ...]) -> Pod:
     return pod._replace(spec=pod.spec._replace(host_aliases=(*pod.spec.host_aliases, *more)))
+
+
+class VolumeUpdates(PodObserver):
+    """`spawn` runs work beside the pod loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        data: DataStore,
+        spawn: Spawn,
+        event_recorder: EventRecorder,
+        steps: StepRequests,
+    ) -> None:
+        self._runtime = runtime
+        self._data = data
+        self._spawn = spawn
+        self._event_recorder = event_recorder
+        self._steps = steps
+        self._written: dict[str, tuple[Pod, PodData]] = {}  # by UID: what the volumes have
+
+    def settled(self, uid: str, record: PodRecord | None) -> None:
+        if record is None or not any(volume.has_data for volume in record.pod.spec.volumes):
+            return
+        if not any(container.is_running for container in record.state.containers.values()):
+            self._written.pop(uid, None)  # the next start writes them
+            return
+        now = record.pod, self._data.of_pod(record.pod)
+        if record.source == CLUSTER and missing_files(*now):
+            return  # the API server is away: the files stay as they are
+        if self._written.get(uid) != now:
+            self._written[uid] = now
+            self._spawn(self._write(*now))
+
+    def gone(self, record: PodRecord) -> None:
+        self._written.pop(record.uid, None)
+
+    async def _write(self, pod: Pod, data: PodData) -> None:
+        try:
+            await self._runtime.prepare(pod, data)
+        except StartFailed as error:  # an object is gone, for instance: the files stay as they are
+            self._event_recorder.record(WARNING, "FailedMount", error.message, pod)
+            self._steps.want_step()
