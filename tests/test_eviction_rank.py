@@ -11,7 +11,7 @@ from evenkeel.policy.eviction.rank import Need, Order, Spared, TraitCache, need_
 from evenkeel.policy.eviction.snapshot import Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import DiskPart, Resource, usage
-from evenkeel.policy.oom import oom_score_adj
+from evenkeel.policy.oom_score import oom_score_adj
 from evenkeel.policy.qos import QoSClass, container_class, is_critical
 from tests.eviction_pods import CRITICAL, GI, MI, best_effort, burstable, guaranteed, node, seen
 from tests.eviction_strategies import nodes_full_of_pods

@@ -1,7 +1,7 @@
 """Checks that the documents speak of files that exist.
 
 It looks at README.md, CONTRIBUTING.md and docs/*.md for files (`pressure/memory/freezer.py`, also without the first
-folders) and for links to other files. It looks there and in the source for modules (`policy.oom`).
+folders) and for links to other files. It looks there and in the source for modules (`policy.oom_score`).
 
     python tools/doc_names.py    prints each name that leads nowhere (exit 1 if there is one)
 """

@@ -1,7 +1,7 @@
 """OOM scores of every container on nodes of several sizes."""
 
 from evenkeel.api.config import Profile
-from evenkeel.policy.oom import oom_score_adj
+from evenkeel.policy.oom_score import oom_score_adj
 from evenkeel.policy.qos import pod_class
 from tests.conformance.common import differences, read_pod
 

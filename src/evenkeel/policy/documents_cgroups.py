@@ -10,7 +10,7 @@ from evenkeel.policy import amounts
 from evenkeel.policy.allocatable import CgroupLimits
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import NodeView
-from evenkeel.policy.oom import INFRASTRUCTURE_SCORE, oom_score_adj
+from evenkeel.policy.oom_score import INFRASTRUCTURE_SCORE, oom_score_adj
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.policy.provision import NO_LIMIT, Amount, Cpus, PodFacts, Provision, Quota
 from evenkeel.policy.qos import QoSClass, container_class

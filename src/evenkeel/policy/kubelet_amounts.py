@@ -18,7 +18,7 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy import amounts
 from evenkeel.policy.amounts import PAGE_BYTES
 from evenkeel.policy.node_view import KubeletSettings
-from evenkeel.policy.oom import oom_score_adj
+from evenkeel.policy.oom_score import oom_score_adj
 from evenkeel.policy.pod_resources import has_pod_level_resources, pod_limits
 from evenkeel.policy.qos import QoSClass, is_critical
 from evenkeel.quantity import ZERO, Quantity

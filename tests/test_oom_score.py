@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import ObjectMeta
-from evenkeel.policy.oom import BEST_EFFORT_SCORE, oom_score_adj
+from evenkeel.policy.oom_score import BEST_EFFORT_SCORE, oom_score_adj
 from evenkeel.policy.qos import is_critical, is_node_critical
 from tests.strategies import GIB, asks, container, pod, sidecar
 
