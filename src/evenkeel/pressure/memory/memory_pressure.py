@@ -17,9 +17,8 @@ from evenkeel.policy.node_view import NodeView
 from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
 from evenkeel.pressure.eviction_steps import state_plain
 from evenkeel.pressure.intents import Intents, OthersIntents
-from evenkeel.pressure.memory.memory_reports import MemoryReports
+from evenkeel.pressure.memory.memory_reports import MemoryReports, Throttle
 from evenkeel.pressure.memory.memory_watch import WatchSettings
-from evenkeel.pressure.memory.throttled_pods import Throttle
 from evenkeel.pressure.protocol import Cgroups, Events, Evictions, PodObserver, PodRecords, Steps
 from evenkeel.pressure.targets import MEMORY_SIGNALS, WatchTargets, watch_targets
 from evenkeel.pressure.watch.messages import INTENTS_NAME, Message, settings_message, targets_plain

@@ -5,7 +5,7 @@ no memory is left (`freezer`), and throttled if the eviction takes long. Pods wi
 
 A pod is throttled for a while (A15; cgroup v2): its `memory.high` is set to its current usage, and the kernel slows it
 down when it exceeds that. The planned value is written back when memory is free again, by the guard if the watch is
-killed. The agent is informed, so that it does not take the setting for drift (`pressure.memory.throttled_pods`).
+killed. The agent is informed, so that it does not take the setting for drift (`pressure.memory.memory_reports`).
 """
 
 import queue
