@@ -51,8 +51,7 @@ from evenkeel.pressure.watch.messages import (
     text_of,
     texts_of,
 )
-from evenkeel.pressure.watch.outbox import Outbox
-from evenkeel.pressure.watch.watch_listener import Listener
+from evenkeel.pressure.watch.watch_listener import Listener, Outbox
 
 NAME = "evenkeel-watch"  # the name in top and /proc
 INTENT_SLOTS = 256  # more than a node has pods, by default

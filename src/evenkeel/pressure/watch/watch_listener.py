@@ -1,23 +1,123 @@
-"""The watch's side of its socket. It serves one client at a time, the newest, and waits for none.
+"""The watch's side of its socket, and the reports that wait for the agent. It serves one client at a time, the newest,
+and waits for none.
 
 What a client does not read stays in a buffer of bounded size. A client whose buffer is full is disconnected: it will
 connect again, and hear everything that it has not acknowledged.
+
+Reports are numbered, and kept until an agent has written them to its journal. The agent may be away, or stopped for as
+long as anyone likes. So the memory that waiting reports need is bounded: evictions are kept, and of the other reports
+the latest.
 """
 
 import _socket as socket  # all of `socket`, with its enumerations and `selectors`, would take 0.3 MiB of locked memory
 import os
 import select
 import struct
-from collections.abc import Callable, Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
+from evenkeel.named_tuples import NamedTuple
+from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
-from evenkeel.pressure.watch.messages import SOCKET_NAME, BadMessage, Frames, Message, frame
+from evenkeel.pressure.memory.memory_sink import Evicted, Timing
+from evenkeel.pressure.targets import PodTarget
+from evenkeel.pressure.watch.messages import SOCKET_NAME, BadMessage, Frames, Message, frame, step_plain
 
 _MOST_WAITING_BYTES = 4 << 20
 _READ_BYTES = 1 << 18
 _MOST_READS = 16  # of a client that is replaced: more than the kernel keeps for it by default
 _CREDENTIALS = struct.Struct("3i")
+_MOST_WAITING = 512
+_HEARD_SECONDS = 1.0  # an agent that acknowledges nothing for this long is taken for stopped
+
+
+class Waiting(NamedTuple):
+    number: int
+    at: float  # by CLOCK_MONOTONIC
+    message: Message
+    keys: frozenset[str]  # of the pods' texts that the message refers to
+    is_eviction: bool
+
+
+class Outbox:
+    """The sink of the memory watch. `send` sends a message to the agent, if there is one, with the texts of these keys
+    that the agent does not know."""
+
+    def __init__(self, send: Callable[[Message, frozenset[str]], None]) -> None:
+        self._send = send
+        self._waiting: deque[Waiting] = deque()
+        self._last = 0
+        self.key_of: dict[str, str] = {}  # by UID: the keys of the targets' texts
+        self.is_connected = False
+
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
+        return tuple(self._waiting)
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of the texts that are still needed."""
+        return {key for one in self._waiting for key in one.keys}.union(self.key_of.values())
+
+    def heard(self, number: int) -> None:
+        """All reports up to this one are in the journal."""
+        while self._waiting and self._waiting[0].number <= number:
+            self._waiting.popleft()
+
+    # The sink
+
+    @property
+    def is_heard(self) -> bool:
+        if not self.is_connected:
+            return False
+        return not self._waiting or time.monotonic() - self._waiting[0].at < _HEARD_SECONDS
+
+    def stepped(self, step: Step, timing: Timing, evicted: Evicted | None) -> None:
+        plain = step_plain(step, self.key_of)
+        keys = frozenset(self.key_of[seen.pod.metadata.uid] for seen in step.snapshot.pods)
+        self._report(
+            "stepped",
+            keys,
+            is_eviction=evicted is not None,
+            step=plain,
+            timing=list(timing[:3]),
+            stages=timing.stages and list(timing.stages),
+            evicted=evicted and list(evicted),
+        )
+
+    def back(self, target: PodTarget, held_bytes: int, took_seconds: float) -> None:
+        self._report("back", uid=target.uid, bytes=held_bytes, seconds=took_seconds)
+
+    def reclaiming(self, expected_bytes: int, short_bytes: int) -> None:
+        self._report("reclaiming", expected=expected_bytes, short=short_bytes)
+
+    def throttling(self, most_bytes: Mapping[str, int]) -> None:
+        self._report("throttling", most=dict(most_bytes))
+
+    def freezing(self, uids: tuple[str, ...]) -> None:
+        self._report("freezing", uids=list(uids))
+
+    def noted(self, text: str) -> None:
+        self._report("noted", text=text)
+
+    def _report(
+        self, kind: str, keys: frozenset[str] = frozenset(), *, is_eviction: bool = False, **fields: object
+    ) -> None:
+        self._last += 1
+        message: Message = {"event": "report", "number": self._last, "kind": kind, **fields}
+        self._waiting.append(Waiting(self._last, time.monotonic(), message, keys, is_eviction))
+        if len(self._waiting) > _MOST_WAITING:
+            self._drop_one()
+        self._send(message, keys)
+
+    def _drop_one(self) -> None:
+        """Drops the oldest report that is no eviction; the pods bound the number of evictions."""
+        for place, one in enumerate(self._waiting):
+            if not one.is_eviction:
+                del self._waiting[place]
+                return
 
 
 class Listener:
