@@ -19,8 +19,7 @@ from evenkeel.kube.certificates import (
 )
 from evenkeel.kube.checks import Asked, ClusterFacts, clock_skew, cluster_checks
 from evenkeel.kube.cluster import ClusterFlags, cluster_from
-from evenkeel.kube.discovery import BootstrapToken, checked_hash, verified
-from evenkeel.kube.join import server_from
+from evenkeel.kube.join import BootstrapToken, checked_hash, server_from, verified
 from evenkeel.kube.node_certificate import SERVING, NodeCertificate
 from evenkeel.kube.node_object import KUBELET_VERSION
 from tests.certificates import make_certificate

@@ -55,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from evenkeel.kube.cluster import checked_name
-    from evenkeel.kube.discovery import BootstrapToken, checked_hash
-    from evenkeel.kube.join import JoinFlags, authority_from, join, server_from
+    from evenkeel.kube.join import BootstrapToken, JoinFlags, authority_from, checked_hash, join, server_from
     from evenkeel.policy.lifecycle.pod_status import timestamp
 
     flags = JoinFlags(

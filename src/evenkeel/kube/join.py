@@ -2,23 +2,35 @@
 
 Everything is in one directory that only root can read. Each file is written as a whole, and the kubeconfig of the node
 is the last one. So a join that was killed at any moment is done again, and finds its request for a certificate.
+
+The cluster's certificate authority is found with the token, as kubeadm does it. The API server shows `cluster-info` to
+everybody, and nobody can trust that by itself. So it is signed with the secret of the token, and the key of the
+authority in it must have the given hash. Then it is asked for again, by a connection that is verified with this
+authority, and must be the same.
 """
 
 import base64
+import binascii
 import fcntl
+import hashlib
+import hmac
 import json
 import os
+import re
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 from urllib.parse import urlsplit
 
-from evenkeel.errors import EvenkeelError, reason
+from evenkeel.api import yaml_text
+from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.files import read_text, replace_own
-from evenkeel.kube.certificates import Certificate, certificates_of
-from evenkeel.kube.client import ApiError, Client
-from evenkeel.kube.credentials import Credentials
-from evenkeel.kube.discovery import BootstrapToken, discovered_authority
+from evenkeel.kube.certificates import Certificate, certificates_of, read_certificate
+from evenkeel.kube.client import ApiError, Client, Json, path_of
+from evenkeel.kube.connection import Connection
+from evenkeel.kube.credentials import Credentials, Identity
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
 from evenkeel.kube.node_certificate import CLIENT, NodeCertificate
 from evenkeel.named_tuples import NamedTuple
@@ -28,7 +40,140 @@ KUBECONFIG, BOOTSTRAP, CLIENT_FILE, SERVING_FILE = (
     "node.kubeconfig", "bootstrap.kubeconfig", "client.pem", "serving.pem",
 )  # fmt: skip
 _DEFAULT_PORT = 6443
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_CLUSTER_INFO = path_of("api", "v1", "namespaces", "kube-public", "configmaps", "cluster-info")
+_SECONDS = 30.0
+_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
+_OTHER_WAY = "give the cluster's certificate authority instead: --certificate-authority FILE"
+_TOKEN = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})")
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class BootstrapToken(NamedTuple):
+    id: str
+    secret: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises EvenkeelError, without the text: it is a secret."""
+        found = _TOKEN.fullmatch(text.strip())
+        if found is None:
+            raise EvenkeelError(
+                "the token is no bootstrap token: six letters or digits, a dot, and sixteen more",
+                hint="kubeadm token create",
+            )
+        return cls(found[1], found[2])
+
+    @property
+    def text(self) -> str:
+        return f"{self.id}.{self.secret}"
+
+    def __repr__(self) -> str:
+        return f"<token {self.id}>"
+
+
+def checked_hash(text: str) -> str:
+    """Raises EvenkeelError."""
+    if _HASH.fullmatch(text.lower()) is None:
+        raise EvenkeelError(
+            f'--ca-cert-hash: "{text[:80]}" is no hash; write sha256: and 64 hexadecimal digits'
+        )
+    return text.lower()
+
+
+async def discovered_authority(server: Kubeconfig, token: BootstrapToken, hash_: str) -> str:
+    """The certificate authority of the cluster, in PEM. `hash_` is that of its public key. Raises EvenkeelError."""
+    first = await _cluster_info(server)
+    kubeconfig = verified(first, token)
+    ca_pem = _authority(kubeconfig)
+    for one in certificates_of(ca_pem):
+        seen = f"sha256:{hashlib.sha256(read_certificate(one).public_key).hexdigest()}"
+        if not hmac.compare_digest(seen, hash_):
+            raise EvenkeelError(
+                f"the certificate authority of {server.server} has the hash {seen}, not {hash_}: this is another"
+                " cluster, or somebody is between"
+            )
+    # A machine in the middle could have passed on what it got. Now the server itself must show it.
+    client = Client(Credentials(server._replace(ca_pem=ca_pem)))
+    try:
+        second = await client.get(_CLUSTER_INFO)
+    finally:
+        await client.close()
+    if verified(second, token) != kubeconfig:
+        raise EvenkeelError("cluster-info has changed meanwhile, or somebody is between: try again")
+    return ca_pem
+
+
+def verified(config_map: Json, token: BootstrapToken) -> str:
+    """The kubeconfig of cluster-info, if the token has signed it. Raises EvenkeelError."""
+    data = config_map.get("data")
+    data = data if isinstance(data, dict) else {}
+    content = str(data.get("kubeconfig") or "")
+    signature = str(data.get(f"jws-kubeconfig-{token.id}") or "")
+    if not signature:
+        raise EvenkeelError(
+            f"cluster-info is not signed for the token {token.id}: it has expired, or is not for signing",
+            hint="kubeadm token create --print-join-command",
+        )
+    head, _, rest = signature.partition(".")
+    payload, _, mac = rest.partition(".")  # the payload is left out: it is the kubeconfig itself
+    signed = f"{head}.{_base64url(content.encode())}".encode()
+    right = _base64url(hmac.digest(token.secret.encode(), signed, "sha256"))
+    if payload or not _is_hs256(head, token.id) or not hmac.compare_digest(mac.encode(), right.encode()):
+        raise EvenkeelError(
+            f"cluster-info is not signed with the token {token.id}: the token is wrong, or somebody is between"
+        )
+    return content
+
+
+async def _cluster_info(server: Kubeconfig) -> Json:
+    """The unverified answer of the server at that address. Nothing is sent but the request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connection = await Connection.open(server, Identity(context))
+    try:
+        target = f"{server.prefix}{_CLUSTER_INFO}"
+        head = await connection.request("GET", target, {"Accept": "application/json"}, b"", _SECONDS)
+        body = await connection.body(_SECONDS)
+    finally:
+        await connection.close()
+    if head.status in (_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND):
+        raise EvenkeelError(
+            f"{server.server} has no cluster-info for everybody, which kubeadm makes", hint=_OTHER_WAY
+        )
+    try:
+        value = json.loads(body) if head.status == _OK else None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise EvenkeelError(f"{server.server} is no API server: it answered {head.status}")
+    return value
+
+
+def _authority(kubeconfig: str) -> str:
+    problems: list[Problem] = []
+    try:
+        (found,) = yaml_text.documents(kubeconfig, problems)
+        data = found.value["clusters"][0]["cluster"]["certificate-authority-data"]  # type: ignore[index]
+        ca_pem = binascii.a2b_base64(str(data), strict_mode=True).decode()
+    except (ValueError, LookupError, TypeError, binascii.Error):
+        ca_pem = ""
+    if problems or not certificates_of(ca_pem):
+        raise EvenkeelError("the kubeconfig of cluster-info has no certificate authority", hint=_OTHER_WAY)
+    return ca_pem
+
+
+def _is_hs256(head: str, token_id: str) -> bool:
+    try:
+        value = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("alg") == "HS256" and value.get("kid") == token_id
+
+
+def _base64url(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 class JoinFlags(NamedTuple):
