@@ -17,7 +17,7 @@ The watch greets every client with `hello`, then repeats the reports that no age
 | `hello` | protocol, version, pid, throttled | the first message |
 | `texts` | texts | pods of reports that this client has not sent itself |
 | `found` | uid, message, at | an intent on disk for which there is no report |
-| `report` | number, kind, and its fields | see `outbox` |
+| `report` | number, kind, and its fields | see `watch_listener.Outbox` |
 | `ready` | | all that happened before has been said |
 | `busy` | | another watch has this state directory; this one ends |
 | `pong` | | the answer to `ping` |
