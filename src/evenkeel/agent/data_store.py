@@ -3,9 +3,10 @@ cluster.
 
 An applied object is on disk, readable by its owner only, before its client has an answer. Objects of files stay in
 their files, and those of a cluster in memory. Claims are on disk in any case, and stay with their data when their file
-goes. When an object changes, the pods that refer to it get a step: one that waits for it starts. The pods of a cluster
-get objects of the cluster only, and other pods none of them: a name may be taken in both, and a user who may read one
-need not be allowed to read the other.
+goes. When an object changes, the pods that refer to it get a step: a pod that waits for it starts.
+
+Pods of a cluster get objects of the cluster only, and other pods get none of them. The same name may exist in both, and
+access to one of them is no access to the other.
 """
 
 import asyncio

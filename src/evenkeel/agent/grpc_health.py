@@ -1,8 +1,8 @@
-"""Asks a container by gRPC whether it is healthy (`grpc.health.v1.Health/Check`), as the probe `grpc` wants it.
+"""The probe `grpc`: asks a container by gRPC whether it is healthy (`grpc.health.v1.Health/Check`).
 
-The container may be broken or hostile. So only one small message and the status count, what is read has a limit, and
-one timeout covers the whole request. HTTP/2 is spoken by h2: a library for gRPC would need a third of the agent's
-memory.
+The container may be broken or hostile. So only one small message and the status of the call are used. The number of
+bytes that are read is limited, and one timeout covers the whole request. The library h2 speaks HTTP/2: a library for
+gRPC would need a third of the agent's memory.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Changes of a running pod that need no new pod: its requests and limits, and the images of a cluster's pod.
 
-If the node has no room for a resize, it is deferred: the pod keeps its size, and it is resized when room appears. So is
-one with a memory limit below what the pod holds, which the kernel could only answer with an OOM kill.
+If the node has no room for a resize, the resize is deferred: the pod keeps its size, and it is resized when room
+appears. A resize is also deferred if its memory limit is below the memory that the pod uses now: the kernel would
+answer it with an OOM kill.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Sends one probe request to a container, over HTTP or TCP.
 
 The container may be broken or hostile. So only the status line counts. Headers are read only for a redirect or an
-interim answer, and only up to a limit. The beginning of a body is read only of a redirect that is not followed. One
-timeout covers the whole request.
+interim answer, and only up to a limit. Of a body only the beginning is read, and only if a redirect is not followed.
+One timeout covers the whole request.
 """
 
 import asyncio

@@ -4,8 +4,8 @@ A container that may write to a directory of the host may make symlinks there. S
 resolved like a subPath: by the kernel, and never out of that directory. kubelet follows such symlinks. Everywhere else
 symlinks are followed, because pods cannot make them.
 
-A path may be on a filesystem that does not answer, such as that of a server which is away. Each pod's paths are
-examined in a thread of their own, and nobody waits for it without end.
+A path may be on a filesystem that does not answer, such as that of a server which is away. So each pod's paths are
+examined in a thread of their own, and the wait for it is bounded.
 """
 
 import asyncio

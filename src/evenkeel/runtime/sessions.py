@@ -1,8 +1,8 @@
 """Sessions: the streams of a command in a running container, or of the container itself, as a runtime hands them over.
 
 A session is a set of descriptors that never block, and an end. The agent relays between the descriptors and a client
-(`server/session_relay.py`). A pipe or a terminal that is full is not written to, and one that nobody reads fills: so
-neither side can make the agent hold more than a few KiB.
+(`server/session_relay.py`). It does not write to a pipe or a terminal that is full, and reads no more than the other
+side takes. So neither side can make the agent hold more than a few KiB.
 """
 
 import asyncio

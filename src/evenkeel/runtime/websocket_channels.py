@@ -1,7 +1,7 @@
 """The channels of a WebSocket, at either of its ends. wsproto speaks the protocol; this module moves the bytes.
 
-A peer that does not read is waited for: `send` returns when it has taken what came before. One that sends faster than
-its messages are taken is not read.
+`send` waits for a peer that does not read: it returns when the peer has taken what came before. A peer that sends
+faster than its messages are taken is not read for that time.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The memory of each target, read through files that stay open, and no more of it than a decision needs.
+"""Reads the memory of each target, through files that stay open. It reads no more than a decision needs.
 
 Reading the usage of a pod is fast. Reading how much of it is cache takes longer. So the cache is read only of the pods
 that may be first in rank. Near a threshold the watch rehearses an eviction again and again (`Rehearsals`): it reads all

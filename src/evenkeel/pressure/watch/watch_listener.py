@@ -2,11 +2,10 @@
 and waits for none.
 
 What a client does not read stays in a buffer of bounded size. A client whose buffer is full is disconnected: it will
-connect again, and hear everything that it has not acknowledged.
+connect again, and get everything that it has not acknowledged.
 
-Reports are numbered, and kept until an agent has written them to its journal. The agent may be away, or stopped for as
-long as anyone likes. So the memory that waiting reports need is bounded: evictions are kept, and of the other reports
-the latest.
+Reports are numbered, and kept until an agent has written them to its journal. The agent may be away or stopped for any
+time. So the memory of waiting reports is bounded: evictions are kept, and of the other reports the latest.
 """
 
 import _socket as socket  # all of `socket`, with its enumerations and `selectors`, would take 0.3 MiB of locked memory

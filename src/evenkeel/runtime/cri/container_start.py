@@ -1,8 +1,8 @@
 """The start of a container: image, sandbox, CreateContainer, StartContainer.
 
 An attempt is started once. Its labels hold its number, so after a call without an answer, a listing shows the result of
-the call. Only a start that was cut off, and of which containerd says that it never happened, is done again. A start is
-reported as failed only when the failure is certain and nothing of the attempt is left.
+the call. A start is repeated only if it was cut off and containerd says that it never happened. A start is reported as
+failed only when the failure is certain and nothing of the attempt is left.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Clients at the streams of a container itself, with a container runtime: CRI's Attach.
+"""Connects clients to the streams of a container itself, with a container runtime: CRI's Attach.
 
-Attach answers with the address of the runtime's streaming server, which is taken with Kubernetes' protocol
-`v4.channel.k8s.io` over a WebSocket. That protocol cannot end the standard input. So the input has a connection of its
-own: it is closed when the client has no more input, and the output goes on. containerd ends a connection without input
-at once, so the connection of the output has an input too, and sends nothing on it. The relay of the agent wants
-descriptors, so pipes are between.
+Attach answers with the address of the runtime's streaming server. The connection to it is a WebSocket with Kubernetes'
+protocol `v4.channel.k8s.io`. That protocol cannot end the standard input. So the input has a connection of its own: it
+is closed when the client has no more input, and the output goes on. containerd ends a connection without input at once.
+So the connection of the output has an input too, and sends nothing on it. The relay of the agent needs descriptors, so
+there are pipes between it and the connections.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """Sessions with containers of containerd: a command with FIFOs as its streams, through containerd's task service.
 
-CRI's own Exec answers with the address of a streaming server. In the versions of Debian 12 and 13 that server cannot
-end a command's standard input over a WebSocket, and a command runs on whose client is gone. The task service, on the
-same socket and in every version, does both. The command is made from the specification of the container, so it has
-the container's user, capabilities and filter.
+CRI's own Exec answers with the address of a streaming server. In the versions of Debian 12 and 13 that server has two
+faults. It cannot end a command's standard input over a WebSocket, and it does not end a command when its client is
+gone. The task service, on the same socket and in every version, can do both. The command is made from the specification
+of the container, so it has the container's user, capabilities and filter.
 
-The FIFOs are in the directory of the attempt. If an agent is killed, its directories show the next agent which commands
+The FIFOs are in the directory of the attempt. If an agent is killed, the directories show the next agent which commands
 are left; it kills them.
 """
 

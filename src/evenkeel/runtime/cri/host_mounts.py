@@ -1,7 +1,7 @@
 """Mounts on the host that a container runtime binds into containers: parts of volumes, and termination logs.
 
-The runtime would follow symlinks of the container. It gets a path below which there is nothing but what was opened
-safely here. All functions block.
+The runtime would follow symlinks of the container. So this module opens each part safely and mounts it, and the runtime
+gets the path of that mount. All functions block.
 """
 
 import os

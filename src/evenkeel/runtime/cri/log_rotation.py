@@ -1,8 +1,8 @@
 """Rotates the logs that a container runtime writes, as kubelet does, and keeps them within their limits.
 
-The runtime writes as fast as a container speaks, and no container waits for it. So logs are looked at every second. A
-log may be larger than it should be by then. Rotated logs together have the room of as many full ones: the newest may
-take all of it, and loses its beginning if it needs more.
+The runtime writes as fast as a container speaks, and no container waits for it. So logs are checked every second, and a
+log may be larger than its limit by then. The limit of the rotated logs together is their number times the limit of one
+log. The newest may use all of it. If it needs more, its beginning is removed.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The images of containers in the process runtime: root filesystems of this machine, and images of registries.
 
-A container that starts must find its image, and images that no container uses are removed meanwhile. So a removal waits
-for no start, and a start waits for a removal.
+A container that starts must find its image, and unused images may be removed at the same time. So a start waits for a
+removal that is under way. A removal does not wait for starts.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Calls CNI plugins, the programs that join a pod to its network, and checks what they answer.
+"""Calls CNI plugins, the programs that join a pod to its network, and checks their answers.
 
-A plugin is a program of the machine's owner, and may be broken. So it gets a bounded time, its answer a bounded size,
-and every address in the answer must be one of the network that was asked for: addresses go into the pod's status, into
-/etc/hosts, and probes are sent to them.
+A plugin is a program of the machine's owner, and may be broken. So its time and the size of its answer are bounded.
+Every address in the answer must be one of the network that was asked for, because addresses go into the pod's status
+and into /etc/hosts, and probes are sent to them.
 """
 
 import ipaddress

@@ -1,7 +1,7 @@
 """The process that pulls an image, from its start to the execution of skopeo.
 
-skopeo talks to servers that nobody here knows. So it has a user of its own and no capability, sees this machine's files
-read-only, and writes only to the staging directory, which is at /tmp for it. It ends with the agent.
+skopeo talks to servers that are not trusted. So it has a user of its own and no capability, sees this machine's files
+read-only, and writes only to the staging directory, which it sees at /tmp. It ends with the agent.
 """
 
 import os

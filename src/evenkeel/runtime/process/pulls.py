@@ -1,7 +1,8 @@
-"""Pulls images for containers: policies, credentials, one pull for all who wait for the same image, and their number.
+"""Pulls images for containers: policies, credentials, and the number of pulls at a time. All starts that wait for the
+same image share one pull.
 
-For the agent's event loop. skopeo runs beside it, and unpacking runs in threads. A pull that nobody waits for any more
-is ended.
+For the agent's event loop. skopeo runs beside it, and unpacking runs in threads. A pull that no start waits for any
+more is ended.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Mount points in a container's filesystem. Missing mount points are made.
 
 An image has a layer of the container's own, so a mount point can be made there. The host's own files may not be
-changed. If a directory of the host lacks a mount point, a directory in memory is mounted over it. That cover has the
-same entries, each of them the host's, and one more.
+changed. If a directory of the host lacks a mount point, a directory in memory is mounted over it. That cover shows all
+entries of the host's directory, and has the mount point in addition.
 """
 
 import errno

@@ -1,8 +1,8 @@
 """The containers of the supervisor, up to the record of how they ended. `container_setup` has their beginning.
 
 The supervisor's own containers are its children. It adopts the containers of a supervisor that was killed: it relays
-their logs and sees them end. Only the parent process can know how an adopted container ended. The parent is the
-client, or the exit status is lost.
+their logs and sees them end. Only the parent of a process gets its exit status. If the client is the parent of an
+adopted container, it reports the status. Otherwise the status is lost.
 """
 
 import os
