@@ -59,13 +59,7 @@ async def _survive(stage: Stage) -> Verdict:
     for name in attackers:
         await stage.apply(_allocator(stage, name, _NODE_MIB))
         await asyncio.sleep(0.2)
-    await stage.until(
-        lambda: (
-            all(stage.phase(name) == _FAILED for name in attackers)
-            or any(stage.phase(name) == _FAILED for name in survivors)
-        ),
-        "memory runs out, and the kernel kills",
-    )
+    await _until_failed(stage, attackers, survivors, "memory runs out, and the kernel kills")
     living = [name for name in survivors if stage.phase(name) == "Running" and not stage.restarts(name)]
     held = min(stage.memory_bytes(name) for name in survivors)
     gone = _evicted(stage, attackers)
@@ -109,13 +103,7 @@ async def _empty(stage: Stage) -> Verdict:
         ),
         "the Guaranteed pods allocate their memory",
     )
-    await stage.until(
-        lambda: (
-            all(stage.phase(name) == _FAILED for name in residents)
-            or any(stage.phase(name) == _FAILED for name in arrivals)
-        ),
-        "the BestEffort pods are killed",
-    )
+    await _until_failed(stage, residents, arrivals, "the BestEffort pods are killed")
     filled = [name for name in arrivals if stage.phase(name) == "Running" and not stage.restarts(name)]
     held = min(stage.memory_bytes(name) for name in arrivals)
     gone = _evicted(stage, residents)
@@ -142,6 +130,17 @@ EMPTIED = Demonstration(
 
 def _all_hold(stage: Stage, names: list[str], mib: int) -> bool:
     return all(stage.phase(name) == "Running" and stage.memory_bytes(name) >= mib * MIB for name in names)
+
+
+async def _until_failed(stage: Stage, victims: list[str], survivors: list[str], what: str) -> None:
+    """Waits until all victims have failed, or a survivor has."""
+    await stage.until(
+        lambda: (
+            all(stage.phase(name) == _FAILED for name in victims)
+            or any(stage.phase(name) == _FAILED for name in survivors)
+        ),
+        what,
+    )
 
 
 def _evicted(stage: Stage, names: list[str]) -> int:
