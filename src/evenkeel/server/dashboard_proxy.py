@@ -28,7 +28,7 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.agent_socket import connect
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.http import JSON, VIA, Answer, Refused, Request, Route, Stream
-from evenkeel.server.open_connections import OpenConnections, stop_accepting
+from evenkeel.server.open_connections import OpenConnections
 
 ADDRESS = "127.0.0.1"
 _OWN_NAMES = (ADDRESS, "localhost")
@@ -116,10 +116,7 @@ class Dashboard:
         return f"http://{ADDRESS}:{self.port}/#key={key}"
 
     async def close(self) -> None:
-        self._connections.end()
-        if self._server is not None:
-            await stop_accepting(self._server)
-        await self._connections.close()
+        await self._connections.close_with(self._server)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer, self._limits, self._large_bodies)

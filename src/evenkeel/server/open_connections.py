@@ -52,6 +52,13 @@ class OpenConnections:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
+    async def close_with(self, server: asyncio.Server | None) -> None:
+        """Closes the server that accepts these connections, and ends them all."""
+        self.end()
+        if server is not None:
+            await stop_accepting(server)
+        await self.close()
+
     def _make_room(self, newest: asyncio.Task[None]) -> bool:
         for task, connection in self._open.items():
             if connection.activity is Activity.WAITING and task is not newest and not task.cancelling():

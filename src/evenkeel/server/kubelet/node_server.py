@@ -25,7 +25,7 @@ from evenkeel.server.http import Answer, Refused, Request, Route
 from evenkeel.server.kubelet.access import Access, NodeCheck
 from evenkeel.server.kubelet.node_pods import NodePods
 from evenkeel.server.kubelet.routes import NodeRoutes
-from evenkeel.server.open_connections import OpenConnections, stop_accepting
+from evenkeel.server.open_connections import OpenConnections
 from evenkeel.server.tls_listener import FIRST_REQUEST_SECONDS, Listener, Place
 
 if TYPE_CHECKING:
@@ -268,10 +268,7 @@ class Healthz:
         return self._route
 
     async def close(self) -> None:
-        self._connections.end()
-        if self._server is not None:
-            await stop_accepting(self._server)
-        await self._connections.close()
+        await self._connections.close_with(self._server)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer, DEFAULT_LIMITS, self._large_bodies, in_plain_words)
