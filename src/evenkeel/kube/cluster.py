@@ -21,9 +21,9 @@ from evenkeel.kube.events import EventPublisher
 from evenkeel.kube.join import BOOTSTRAP, DIRECTORY, SERVING_FILE
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.mirror_pods import MirrorPods, PodsAndMirrors
-from evenkeel.kube.node import ClusterNode
 from evenkeel.kube.node_certificate import CLIENT, SERVING, NodeCertificate, Renewal
 from evenkeel.kube.node_object import NodeIdentity
+from evenkeel.kube.node_status import ClusterNode
 from evenkeel.kube.pod_data import PodData
 from evenkeel.kube.pod_sync import PodSync
 from evenkeel.kube.watch import Watch
