@@ -29,7 +29,7 @@ from evenkeel.host.machine import (
     parse_capabilities,
 )
 from evenkeel.kube.certificates import Certificate
-from evenkeel.kube.checks import Asked, ClusterFacts, cluster_checks
+from evenkeel.kube.cluster_checks import Asked, ClusterFacts, cluster_checks
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, MemoryFigures, NodeFigures, ProcessFigures
 from evenkeel.runtime.process import seccomp

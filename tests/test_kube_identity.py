@@ -17,8 +17,8 @@ from evenkeel.kube.certificates import (
     read_certificate,
     self_signed,
 )
-from evenkeel.kube.checks import Asked, ClusterFacts, clock_skew, cluster_checks
 from evenkeel.kube.cluster import ClusterFlags, cluster_from
+from evenkeel.kube.cluster_checks import Asked, ClusterFacts, clock_skew, cluster_checks
 from evenkeel.kube.join import BootstrapToken, checked_hash, server_from, verified
 from evenkeel.kube.node_certificate import SERVING, NodeCertificate
 from evenkeel.kube.node_object import KUBELET_VERSION

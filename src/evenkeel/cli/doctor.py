@@ -92,7 +92,7 @@ def _of_cluster(args: argparse.Namespace) -> Iterator[Check]:
     if path:
         import asyncio
 
-        from evenkeel.kube.checks import cluster_checks, inspect_cluster
+        from evenkeel.kube.cluster_checks import cluster_checks, inspect_cluster
 
         yield from cluster_checks(asyncio.run(inspect_cluster(path)))
 
