@@ -16,8 +16,8 @@ from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import host_address
 from evenkeel.kube.certificates import read_certificate
 from evenkeel.kube.client import Client, path_of
+from evenkeel.kube.cluster_events import EventPublisher
 from evenkeel.kube.credentials import Credentials
-from evenkeel.kube.events import EventPublisher
 from evenkeel.kube.join import BOOTSTRAP, DIRECTORY, SERVING_FILE
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.mirror_pods import MirrorPods, PodsAndMirrors
