@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evenkeel.api.manifests import read_manifests
-from evenkeel.kube.client import Client
+from evenkeel.kube.api_client import Client
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.runtime.paths import state_paths

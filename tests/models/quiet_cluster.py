@@ -6,7 +6,7 @@ from evenkeel.agent.agent import Agent
 from evenkeel.api.config import Profile
 from evenkeel.api.container import EnvVar
 from evenkeel.api.pod import Pod
-from evenkeel.kube.client import Client, Json
+from evenkeel.kube.api_client import Client, Json
 from evenkeel.kube.pod_object import NotHonoured
 from evenkeel.kube.pod_sync import PodChanges, PodSync
 

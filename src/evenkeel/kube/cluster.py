@@ -14,8 +14,8 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import host_address
+from evenkeel.kube.api_client import Client, path_of
 from evenkeel.kube.certificates import read_certificate
-from evenkeel.kube.client import Client, path_of
 from evenkeel.kube.cluster_events import EventPublisher
 from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.join import BOOTSTRAP, DIRECTORY, SERVING_FILE

@@ -14,7 +14,7 @@ from evenkeel.agent.cluster_pods import ClusterPods
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import WARNING, Event
-from evenkeel.kube.client import NOT_FOUND, ApiError, Client, Json, path_of
+from evenkeel.kube.api_client import NOT_FOUND, ApiError, Client, Json, path_of
 from evenkeel.kube.pod_object import NotHonoured
 from evenkeel.policy.lifecycle.pod_status import timestamp
 

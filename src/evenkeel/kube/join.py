@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from evenkeel.api import yaml_text
 from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.files import read_text, replace_own
+from evenkeel.kube.api_client import ApiError, Client, Json, path_of
 from evenkeel.kube.certificates import Certificate, certificates_of, read_certificate
-from evenkeel.kube.client import ApiError, Client, Json, path_of
 from evenkeel.kube.connection import Connection
 from evenkeel.kube.credentials import Credentials, Identity
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig

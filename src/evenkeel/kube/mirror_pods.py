@@ -16,7 +16,7 @@ from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Client, Json, path_of
+from evenkeel.kube.api_client import CONFLICT, NOT_FOUND, ApiError, Client, Json, path_of
 from evenkeel.kube.pod_object import (
     MIRROR,
     TERMINAL,

@@ -10,7 +10,7 @@ from evenkeel.api.node import Node
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import boot_id
-from evenkeel.kube.client import Json
+from evenkeel.kube.api_client import Json
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_status import timestamp
 from evenkeel.runtime.interface import Image, Readiness

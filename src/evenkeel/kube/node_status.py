@@ -15,7 +15,16 @@ from typing import Protocol
 
 from evenkeel.api.node import Node
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import CONFLICT, NOT_FOUND, ApiError, Backoff, Client, Json, metadata_of, path_of
+from evenkeel.kube.api_client import (
+    CONFLICT,
+    NOT_FOUND,
+    ApiError,
+    Backoff,
+    Client,
+    Json,
+    metadata_of,
+    path_of,
+)
 from evenkeel.kube.node_object import (
     NodeIdentity,
     has_conditions,

@@ -32,7 +32,7 @@ from evenkeel.api.pod import ObjectMeta, Pod
 from evenkeel.api.validation import validate_data
 from evenkeel.api.volume_types import ServiceAccountTokenProjection
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import NOT_FOUND, ApiError, Backoff, Client, Json, metadata_of, path_of
+from evenkeel.kube.api_client import NOT_FOUND, ApiError, Backoff, Client, Json, metadata_of, path_of
 from evenkeel.kube.watch import DELETED, Watch
 from evenkeel.named_tuples import NamedTuple
 

@@ -14,7 +14,7 @@ from evenkeel.api.encode import encode
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.problems import Problems, unusable
 from evenkeel.api.validation import validate_pod
-from evenkeel.kube.client import Json, path_of
+from evenkeel.kube.api_client import Json, path_of
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import NOT_HONOURED
 from evenkeel.policy.pod_resources import RESIZE_IN_PROGRESS, RESIZE_PENDING

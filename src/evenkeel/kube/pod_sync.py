@@ -15,7 +15,7 @@ from evenkeel.agent.pod_store import PodChange
 from evenkeel.api.config import Profile
 from evenkeel.api.container import EnvVar
 from evenkeel.api.pod import Pod
-from evenkeel.kube.client import NOT_FOUND, ApiError, Client, Json
+from evenkeel.kube.api_client import NOT_FOUND, ApiError, Client, Json
 from evenkeel.kube.pod_object import (
     TERMINAL,
     NotHonoured,

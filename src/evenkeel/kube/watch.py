@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import GONE, ApiError, Backoff, Client, Json, error_of, metadata_of
+from evenkeel.kube.api_client import GONE, ApiError, Backoff, Client, Json, error_of, metadata_of
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from evenkeel.api.container import EnvVar
 from evenkeel.api.pod import Pod
-from evenkeel.kube.client import Json
+from evenkeel.kube.api_client import Json
 from evenkeel.kube.pod_object import NotHonoured
 from evenkeel.kube.watch import DELETED
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import Backoff
+from evenkeel.kube.api_client import Backoff
 
 log = logging.getLogger(__name__)
 

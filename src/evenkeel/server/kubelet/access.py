@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.client import Client, Json, path_of
+from evenkeel.kube.api_client import Client, Json, path_of
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Refused, Request, Route, Routes
 

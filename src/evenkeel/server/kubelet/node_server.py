@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import file_stamps, read_text
-from evenkeel.kube.client import Client
+from evenkeel.kube.api_client import Client
 from evenkeel.kube.cluster import ClusterMember
 from evenkeel.kube.connection import KEEPALIVE
 from evenkeel.kube.kubeconfig import Kubeconfig, load_key_pair, read_pair
