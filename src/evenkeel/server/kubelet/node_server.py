@@ -14,8 +14,8 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import file_stamps, read_text
 from evenkeel.kube.api_client import Client
+from evenkeel.kube.api_connection import KEEPALIVE
 from evenkeel.kube.cluster import ClusterMember
-from evenkeel.kube.connection import KEEPALIVE
 from evenkeel.kube.kubeconfig import Kubeconfig, load_key_pair, read_pair
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import state_paths
