@@ -8,7 +8,7 @@ import pytest
 from evenkeel.errors import EvenkeelError
 from evenkeel.kube.api_client import ApiError, Backoff, Client, error_of, path_of
 from evenkeel.kube.api_connection import Unreachable
-from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.watch import Watch
 from tests.certificates import make_certificate

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
 from tests.certificates import make_certificate, private
 from tests.models.api_server import kubeconfig

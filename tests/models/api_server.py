@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from evenkeel.kube.api_client import Client
-from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from tests.certificates import make_certificate
 

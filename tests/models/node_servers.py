@@ -15,7 +15,7 @@ import pytest
 
 from evenkeel.api.manifests import read_manifests
 from evenkeel.kube.api_client import Client
-from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.runtime.paths import state_paths
 from evenkeel.server.handlers import Handlers

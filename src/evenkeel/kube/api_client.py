@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from evenkeel import __version__
 from evenkeel.errors import EvenkeelError
 from evenkeel.kube.api_connection import Connection, Unreachable
-from evenkeel.kube.credentials import Credentials
+from evenkeel.kube.api_credentials import Credentials
 
 log = logging.getLogger(__name__)
 

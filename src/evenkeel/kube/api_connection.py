@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 import h11
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.kube.credentials import Identity
+from evenkeel.kube.api_credentials import Identity
 from evenkeel.kube.kubeconfig import Kubeconfig
 from evenkeel.named_tuples import NamedTuple
 

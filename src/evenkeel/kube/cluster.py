@@ -15,9 +15,9 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import host_address
 from evenkeel.kube.api_client import Client, path_of
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.certificates import read_certificate
 from evenkeel.kube.cluster_events import EventPublisher
-from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.join import BOOTSTRAP, DIRECTORY, SERVING_FILE
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.mirror_pods import MirrorPods, PodsAndMirrors

@@ -15,8 +15,8 @@ from evenkeel.host.checks import Check, State
 from evenkeel.host.files import read_text
 from evenkeel.kube.api_client import path_of
 from evenkeel.kube.api_connection import Connection, Head
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.certificates import NODE_USER_PREFIX, NODES_GROUP, Certificate, read_certificate
-from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.node_object import KUBELET_VERSION
 from evenkeel.named_tuples import NamedTuple

@@ -29,8 +29,8 @@ from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.files import read_text, replace_own
 from evenkeel.kube.api_client import ApiError, Client, Json, path_of
 from evenkeel.kube.api_connection import Connection
+from evenkeel.kube.api_credentials import Credentials, Identity
 from evenkeel.kube.certificates import Certificate, certificates_of, read_certificate
-from evenkeel.kube.credentials import Credentials, Identity
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
 from evenkeel.kube.node_certificate import CLIENT, NodeCertificate
 from evenkeel.named_tuples import NamedTuple

@@ -18,6 +18,7 @@ from contextlib import aclosing, suppress
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text, replace_own
 from evenkeel.kube.api_client import CONFLICT, ApiError, Backoff, Client, Json, metadata_of, path_of
+from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.certificates import (
     NODE_USER_PREFIX,
     Certificate,
@@ -27,7 +28,6 @@ from evenkeel.kube.certificates import (
     self_signed,
     signing_request,
 )
-from evenkeel.kube.credentials import Credentials
 from evenkeel.kube.kubeconfig import read_kubeconfig
 from evenkeel.kube.watch import DELETED
 from evenkeel.named_tuples import NamedTuple
