@@ -19,7 +19,7 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.cri import cri_refusals
 from evenkeel.runtime.process import process_refusals, seccomp
 from evenkeel.runtime.process.process_refusals import Powers
-from evenkeel.runtime.process.supervisor import plan, spawn
+from evenkeel.runtime.process.supervisor import spawn, start_plan
 from evenkeel.runtime.security import (
     DEFAULT_CAPABILITIES,
     GRANTABLE_CAPABILITIES,
@@ -259,7 +259,7 @@ def test_without_a_library_for_filters_a_pod_is_refused_unless_it_needs_none():
 
 def test_the_supervisor_knows_the_same_sets():
     for names, mask in (
-        (DEFAULT_CAPABILITIES, plan.DEFAULT_CAPABILITIES),
+        (DEFAULT_CAPABILITIES, start_plan.DEFAULT_CAPABILITIES),
         (GRANTABLE_CAPABILITIES, spawn.GRANTABLE_CAPABILITIES),
     ):
         assert syscalls.mask(*map(str.lower, names)) == mask

@@ -9,7 +9,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.runtime.process.launch import entrances
 from evenkeel.runtime.process.supervisor import child_reports, program
 from evenkeel.runtime.process.supervisor.event_loop import Loop
-from evenkeel.runtime.process.supervisor.plan import Plan, plan_from
+from evenkeel.runtime.process.supervisor.start_plan import Plan, plan_from
 
 PASSWD = (
     "root:x:0:0:root:/root:/bin/sh\n# nonsense\nweb:x:33:34:web:/var/www:/bin/false\nbad:x:5\nx:x:7:y:z:/:/\n"

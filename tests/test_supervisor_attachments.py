@@ -7,7 +7,7 @@ from evenkeel.runtime.process.supervisor.attachments import Attachments, Wanted
 from evenkeel.runtime.process.supervisor.attempt import SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.listener import Connection
-from evenkeel.runtime.process.supervisor.plan import Plan
+from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ProcessFile
 from tests.descriptors import alone, descriptors
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.runtime import syscalls
-from evenkeel.runtime.process.supervisor.plan import DEFAULT_CAPABILITIES
 from evenkeel.runtime.process.supervisor.rootfs import (
     FilesystemRefused,
     FilesystemSpec,
@@ -18,6 +17,7 @@ from evenkeel.runtime.process.supervisor.rootfs import (
     enter,
     from_json,
 )
+from evenkeel.runtime.process.supervisor.start_plan import DEFAULT_CAPABILITIES
 from tests.kernel.cgroups import Cgroup
 
 NOBODY = 65534

@@ -32,8 +32,8 @@ from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.supervisor import rootfs
 from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_THREADS
 from evenkeel.runtime.process.supervisor.kernel_filesystems import CGROUPS, MASKED, PROC_SETTINGS
-from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor.rootfs import FilesystemSpec, Mount
+from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
 
 _TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes

@@ -27,7 +27,7 @@ from evenkeel.runtime.process.pod_networks import PodNetworks
 from evenkeel.runtime.process.process_refusals import Powers, has_own_network
 from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.seccomp_profiles import localhost_filter
-from evenkeel.runtime.process.supervisor.plan import PRIVATE
+from evenkeel.runtime.process.supervisor.start_plan import PRIVATE
 from evenkeel.runtime.process.user_namespaces import UserNamespaces
 from evenkeel.runtime.procfs import MountWatch
 

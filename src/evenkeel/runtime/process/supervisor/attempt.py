@@ -19,7 +19,7 @@ from evenkeel.runtime.paths import TERMINATION_LOG, AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import child_reports
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop, Timer, open_fifo
-from evenkeel.runtime.process.supervisor.plan import Plan
+from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ExitFile, ProcessFile
 from evenkeel.runtime.termination_messages import termination_message
 

@@ -23,7 +23,7 @@ from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, roo
 from evenkeel.runtime.process.supervisor.attempt import STREAMS, SupervisedContainer
 from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
-from evenkeel.runtime.process.supervisor.plan import Plan
+from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ProcessFile
 from evenkeel.runtime.procfs import start_ticks
 

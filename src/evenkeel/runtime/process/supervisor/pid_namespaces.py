@@ -24,7 +24,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import StatePaths, read_json, write_json
 from evenkeel.runtime.process.supervisor import cgroup_entry, spawn
-from evenkeel.runtime.process.supervisor.plan import Plan
+from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ProcessFile, process_from, send_signal
 from evenkeel.runtime.procfs import is_alive, start_ticks
 

@@ -18,7 +18,6 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.seccomp import NO_FILTER, Filter
 from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, rootfs, streams
-from evenkeel.runtime.process.supervisor.plan import Plan
 from evenkeel.runtime.process.supervisor.program import (
     Program,
     User,
@@ -31,6 +30,7 @@ from evenkeel.runtime.process.supervisor.program import (
     passwd,
     program_path,
 )
+from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.process.supervisor.users import Users
 
 GRANTABLE_CAPABILITIES = syscalls.mask(*syscalls.GRANTABLE_CAPABILITIES)

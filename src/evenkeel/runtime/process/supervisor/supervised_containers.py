@@ -20,7 +20,7 @@ from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContai
 from evenkeel.runtime.process.supervisor.container_setup import ContainerSetups, refused
 from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
-from evenkeel.runtime.process.supervisor.plan import Plan, read_plan
+from evenkeel.runtime.process.supervisor.start_plan import Plan, read_plan
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
 
 _RETRY_SECONDS = 1.0

@@ -30,7 +30,7 @@ from evenkeel.runtime.process.supervisor.event_loop import Loop
 from evenkeel.runtime.process.supervisor.exec_commands import ExecCommands
 from evenkeel.runtime.process.supervisor.exec_sessions import ExecSessions, wanted_of
 from evenkeel.runtime.process.supervisor.listener import Connection, Listener
-from evenkeel.runtime.process.supervisor.plan import NAMESPACES
+from evenkeel.runtime.process.supervisor.start_plan import NAMESPACES
 from evenkeel.runtime.process.supervisor.supervised_containers import SupervisedContainers
 from evenkeel.runtime.process.supervisor_protocol import (
     LOCK_NAME,
