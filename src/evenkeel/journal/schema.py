@@ -13,8 +13,8 @@ from evenkeel.journal.transactions import (
     damaged,
     foreign,
     newer,
-    of_sqlite,
-    of_system,
+    sqlite_fault,
+    system_fault,
 )
 
 APPLICATION = 0x45564B4C  # EVKL: marks a journal among databases of other programs
@@ -68,7 +68,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise of_system(path, error) from None
+        raise system_fault(path, error) from None
     connection = connect(path, "rw")
     with _closed_on_fault(connection, path):
         _recognise(connection, path)
@@ -108,7 +108,7 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
             check_same_thread=False,
         )
     except SQLITE_FAULTS as error:
-        raise of_sqlite(path, error) from None
+        raise sqlite_fault(path, error) from None
 
 
 def check(connection: sqlite3.Connection, path: str, seconds: float = CHECK_SECONDS) -> None:
@@ -148,7 +148,7 @@ def _closed_on_fault(connection: sqlite3.Connection, path: str) -> Iterator[None
         yield
     except SQLITE_FAULTS as error:
         connection.close()
-        raise of_sqlite(path, error) from None
+        raise sqlite_fault(path, error) from None
     except JournalError:
         connection.close()
         raise

@@ -256,7 +256,7 @@ class Journal:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             schema.keep_reserve(connection)
         except SQLITE_FAULTS as error:
-            raise transactions.of_sqlite(self.path, error) from None
+            raise transactions.sqlite_fault(self.path, error) from None
         finally:
             connection.close()
 
@@ -281,14 +281,14 @@ class Journal:
         try:
             schema.check(self._connection, self.path)
         except SQLITE_FAULTS as error:
-            raise transactions.of_sqlite(self.path, error) from None
+            raise transactions.sqlite_fault(self.path, error) from None
         try:
             schema.keep_reserve(self._connection, at_least_bytes=1 << 40)  # reserve also for the log
         except SQLITE_FAULTS as error:
             # Without free space the journal can still be read.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            fault = transactions.of_sqlite(self.path, error)
+            fault = transactions.sqlite_fault(self.path, error)
             if not fault.is_passing:
                 raise fault from None
             self.notes += (str(fault),)

@@ -42,7 +42,7 @@ def is_full(error: Exception) -> bool:
     return _code(error) == sqlite3.SQLITE_FULL
 
 
-def of_sqlite(path: str, error: Exception) -> JournalError:
+def sqlite_fault(path: str, error: Exception) -> JournalError:
     """The JournalError for an error of SQLite with the journal at `path`. `error` is one of SQLITE_FAULTS."""
     if isinstance(error, UnicodeDecodeError):
         return damaged(path, "what should be text in it is not")
@@ -78,7 +78,7 @@ def of_sqlite(path: str, error: Exception) -> JournalError:
     return JournalError(f"the journal {path} cannot be used: {error}; {_SAFE}")
 
 
-def of_system(path: str, error: OSError) -> JournalError:
+def system_fault(path: str, error: OSError) -> JournalError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return full(path)
     if error.errno == errno.EROFS:
@@ -169,7 +169,7 @@ class Transactions:
                 finally:
                     os.close(descriptor)
             except OSError as error:
-                raise of_system(self._path, error) from None
+                raise system_fault(self._path, error) from None
             self._synced = changes
 
         return wait
@@ -220,7 +220,7 @@ class Transactions:
         try:
             return self._connection.execute(statement, values).fetchall()
         except SQLITE_FAULTS as error:
-            raise of_sqlite(self._path, error) from None
+            raise sqlite_fault(self._path, error) from None
 
     def prune(self, statement: tuple[str, tuple[object, ...]] | None) -> None:
         """Deletes old rows. A failure does no harm: it is tried again soon."""
@@ -229,14 +229,14 @@ class Transactions:
                 self._connection.execute(*statement)
             except SQLITE_FAULTS as error:
                 if self._depth:
-                    self._failure = of_sqlite(self._path, error)
+                    self._failure = sqlite_fault(self._path, error)
 
     def _execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         try:
             return self._connection.execute(statement, values)
         except SQLITE_FAULTS as error:
             if not is_full(error):
-                raise of_sqlite(self._path, error) from None
+                raise sqlite_fault(self._path, error) from None
         # A checkpoint moves the content of the write-ahead log into the main file. The log then has space again.
         try:
             if self._depth or self._connection.in_transaction:
@@ -246,7 +246,7 @@ class Transactions:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                 return self._connection.execute(statement, values)
         except SQLITE_FAULTS as error:
-            raise of_sqlite(self._path, error) from None
+            raise sqlite_fault(self._path, error) from None
         raise full(self._path)
 
     def _roll_back(self) -> None:
@@ -254,7 +254,7 @@ class Transactions:
             if self._connection.in_transaction:  # after some errors SQLite itself has rolled back
                 self._connection.execute("ROLLBACK")
         except SQLITE_FAULTS as error:
-            raise of_sqlite(self._path, error) from None
+            raise sqlite_fault(self._path, error) from None
         finally:
             self._undone()
 
