@@ -1,4 +1,8 @@
-"""Flags and arguments of the commands that ask the agent: the state directory, a namespace, kinds and names."""
+"""Flags and arguments of the commands that ask the agent: the state directory, a namespace, kinds and names. And which
+pods an argument means.
+
+As in kubectl, a pod is given by its name, or by KIND/NAME of a workload or a Service, which stands for one of its pods.
+"""
 
 import argparse
 import os
@@ -176,14 +180,35 @@ def pod_name(client: "Client", namespace: str, word: str) -> str:
 def pods_behind(client: "Client", kind: str, namespace: str, name: str) -> list[Json]:
     """The pods of a workload or a Service. `kind` is a plural that `named` has returned."""
     if is_workload_kind(kind):
-        from evenkeel.cli.workload_text import owned_pods
-
         client.workload(kind, namespace, name)  # a missing one is an error
         return owned_pods(client, kind, namespace, name)
     if kind == SERVICES:
         selector = client.object(kind, namespace, name).get("spec", {}).get("selector") or {}
         return [pod for pod in client.pods(namespace) if selector and _has(pod, selector)]
     raise EvenkeelError(f"{kind} have no pods", hint="name a pod, or deployment/NAME, service/NAME …")
+
+
+def is_owned(pod: Json, kind: str, name: str) -> bool:
+    owners = pod["metadata"].get("ownerReferences", ())
+    return any((owner.get("kind"), owner.get("name")) == (kind, name) for owner in owners)
+
+
+def pods_owned(client: "Client", kind: str, namespace: str, name: str) -> list[str]:
+    """The names of `owned_pods`."""
+    return [pod["metadata"]["name"] for pod in owned_pods(client, kind, namespace, name)]
+
+
+def owned_pods(client: "Client", kind: str, namespace: str, name: str) -> list[Json]:
+    """The pods that belong to a workload of the `kind`, a plural; for a CronJob, those of its Jobs."""
+    owner_kind = singular(kind)
+    owners = [(owner_kind, name)]
+    if kind == "cronjobs":
+        owners = [
+            ("Job", job["metadata"]["name"])
+            for job in client.workloads("jobs", namespace)
+            if is_owned(job, owner_kind, name)
+        ]
+    return [pod for pod in client.pods(namespace) if any(is_owned(pod, *owner) for owner in owners)]
 
 
 def chosen(pods: list[Json], word: str) -> Json:

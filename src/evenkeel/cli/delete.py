@@ -15,6 +15,7 @@ from evenkeel.cli.arguments import (
     grace_seconds,
     named,
     plural_of,
+    pods_owned,
 )
 from evenkeel.cli.client import AgentRefused, Client, client_from, reported
 from evenkeel.cli.get import listing_of
@@ -165,8 +166,6 @@ class _Deletion:
             if kind == PODS:
                 self._client.delete(namespace, name, self._grace)
             else:
-                from evenkeel.cli.workload_text import pods_owned
-
                 pods = pods_owned(self._client, kind, namespace, name)
                 self._client.delete_workload(kind, namespace, name, self._grace)
         except AgentRefused as refusal:

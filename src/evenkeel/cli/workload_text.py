@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evenkeel.cli.arguments import full_name, singular
+from evenkeel.cli.arguments import full_name, is_owned
 from evenkeel.cli.client import Client, reported
 from evenkeel.cli.events import message_of
 from evenkeel.cli.listing import Listing, Request, Row
@@ -184,7 +184,7 @@ def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]
         for each in conditions:
             words = " ".join(filter(None, (each.get("reason", ""), each.get("message", ""))))
             yield f"  {each['type']:<20}{each['status']:<8}{words}"
-    own = [pod for pod in pods if _is_owned(pod, kind, meta["name"])]
+    own = [pod for pod in pods if is_owned(pod, kind, meta["name"])]
     if own:
         yield "Pods:"
         for pod in own:
@@ -195,29 +195,6 @@ def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]
     for event in rows:
         text = message_of({**event, "message": event["message"].removeprefix(words)})
         yield f"  {event.get('type', ''):<9}{event.get('reason', ''):<20}{age(event.get('at', 0.0)):<8}{text}"
-
-
-def _is_owned(pod: Json, kind: str, name: str) -> bool:
-    owners = pod["metadata"].get("ownerReferences", ())
-    return any((owner.get("kind"), owner.get("name")) == (kind, name) for owner in owners)
-
-
-def pods_owned(client: Client, kind: str, namespace: str, name: str) -> list[str]:
-    """The names of `owned_pods`."""
-    return [pod["metadata"]["name"] for pod in owned_pods(client, kind, namespace, name)]
-
-
-def owned_pods(client: Client, kind: str, namespace: str, name: str) -> list[Json]:
-    """The pods that belong to a workload of the `kind`, a plural; for a CronJob, those of its Jobs."""
-    owner_kind = singular(kind)
-    owners = [(owner_kind, name)]
-    if kind == "cronjobs":
-        owners = [
-            ("Job", job["metadata"]["name"])
-            for job in client.workloads("jobs", namespace)
-            if _is_owned(job, owner_kind, name)
-        ]
-    return [pod for pod in client.pods(namespace) if any(_is_owned(pod, *owner) for owner in owners)]
 
 
 def _pairs(labels: Mapping[str, str]) -> str:
