@@ -16,21 +16,25 @@ import yaml
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.container import EphemeralContainer
+from evenkeel.api.encode import encode
 from evenkeel.api.pod import (
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
+    Pod,
     PodCondition,
     PodStatus,
 )
 from evenkeel.cli.arguments import default_state_directory
+from evenkeel.cli.attached import attempt_is_over
 from evenkeel.cli.client import Client
 from evenkeel.cli.interactive import DEFAULT_CONTAINER, container_of
 from evenkeel.cli.main import main
 from evenkeel.journal.records import WARNING
 from evenkeel.quantity import Quantity
+from evenkeel.server.kubelet import container_logs
 from tests.fake_front import BORN, FakeFront, run_command, served
 
 POD = """\
@@ -652,23 +656,42 @@ def test_a_container_that_has_begun_again_and_said_nothing_has_an_empty_log(cli,
     assert cli("logs", "web", "app") == (0, "again\n", "")
 
 
-@pytest.mark.parametrize("is_being_started", [False, True])
+@pytest.mark.parametrize(
+    ("has_next_log", "restarts", "current"), [(False, 1, "run/2"), (True, 1, "run/2"), (True, 2, "run/3")]
+)
 def test_the_previous_log_of_a_container_that_waits_for_its_restart_is_its_last_one(
-    cli, pods, agent, is_being_started
+    cli, pods, agent, has_next_log, restarts, current
 ):
+    """It waits; it is being started, and does not count; it runs its postStart hook."""
     write_log(agent, "web", "app", "first", attempt=1)
     write_log(agent, "web", "app", "second", attempt=2)
-    if is_being_started:
+    if has_next_log:
         write_log(agent, "web", "app", attempt=3)  # a container runtime makes it before the program runs
     status = ContainerStatus(
         "app",
-        ContainerState(ContainerStateWaiting("CrashLoopBackOff")),
+        ContainerState(ContainerStateWaiting("ContainerCreating")),
         ContainerState(terminated=ContainerStateTerminated(1, container_id="run/2")),
-        restart_count=2 if is_being_started else 1,
-        container_id="run/3" if is_being_started else "run/2",
+        restart_count=restarts,
+        container_id=current,
     )
     change(agent, "default/web", container_statuses=(status,))
     assert cli("logs", "web", "app", "--previous") == (0, "second\n", "")
+
+
+@pytest.mark.parametrize(("current", "is_over"), [("run/2", True), ("run/3", False)])
+def test_a_run_is_over_while_the_next_one_waits_for_its_image_and_not_in_its_post_start_hook(
+    current, is_over
+):
+    status = ContainerStatus(
+        "app",
+        ContainerState(ContainerStateWaiting("ErrImagePull")),
+        ContainerState(terminated=ContainerStateTerminated(1, container_id="run/2")),
+        restart_count=1,
+        container_id=current,
+    )
+    assert attempt_is_over({"status": {"containerStatuses": [encode(status)]}}, "app", 2) == is_over
+    pod = Pod(status=PodStatus("Running", container_statuses=(status,)))
+    assert container_logs.attempt_is_over(pod, "app", 2) == is_over
 
 
 def test_logs_without_an_agent(cli, pods, agent):

@@ -7,7 +7,8 @@ from evenkeel.api.container import ExecAction, Probe
 from evenkeel.api.encode import encode
 from evenkeel.api.pod import PodCondition
 from evenkeel.policy.lifecycle import changes
-from evenkeel.policy.lifecycle.pod_state import PodState, TerminalStatus
+from evenkeel.policy.lifecycle.actions import actions
+from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState, TerminalStatus
 from evenkeel.policy.lifecycle.pod_status import pod_status
 from tests.simulated_pod import SimulatedPod
 from tests.strategies import asks, container, pod, sidecar
@@ -106,6 +107,42 @@ def test_the_status_of_a_running_container_has_its_start_and_its_last_end():
     ).container_statuses[0]
     assert (named_by_runtime.last_state.terminated.container_id, named_by_runtime.container_id) == ("", "")
     assert (status.restart_count, status.ready, status.started) == (1, True, True)
+
+
+@pytest.mark.parametrize("id_", ["", "containerd://first"])
+def test_a_start_counts_as_a_restart_when_it_is_done_and_not_when_it_is_asked_for(id_):
+    """It may have to wait for its image, and the count would go back."""
+    simulated = SimulatedPod(pod(container(name="a")))
+    counted: list[tuple[int, str, str]] = []
+    settings = LifecycleSettings()
+
+    def look() -> None:
+        waiting = actions(simulated.pod, simulated.state, simulated.now, settings).waiting
+        runtime = "" if id_ else "process"
+        (status,) = pod_status(
+            simulated.pod, simulated.state, Profile.DOCUMENTS, waiting, runtime
+        ).container_statuses
+        before = status.last_state
+        assert before is not None
+        counted.append((status.restart_count, status.container_id, before.terminated.container_id))
+
+    simulated.state = changes.asked_to_start(simulated.state, "a")
+    simulated.state = changes.started(simulated.state, simulated.container("a"), simulated.now, id_=id_)
+    simulated.end("a", 1)
+    for _ in range(2):
+        simulated.state = changes.asked_to_start(simulated.state, "a")
+        look()
+        simulated.state = changes.no_image(
+            simulated.state, "a", "ErrImagePull", "no route", simulated.now, settings
+        )
+        look()
+    first, second = (id_, "containerd://second") if id_ else ("process://p/a/1", "process://p/a/2")
+    assert counted == [(0, first, first)] * 4
+    simulated.state = changes.asked_to_start(simulated.state, "a")
+    second_id = second if id_ else ""
+    simulated.state = changes.started(simulated.state, simulated.container("a"), simulated.now, id_=second_id)
+    look()
+    assert counted[-1] == (1, second, first)
 
 
 def test_a_container_that_never_ran_has_no_id_and_waits():

@@ -42,7 +42,10 @@ def attempt_is_over(pod: Json, container: str, attempt: int) -> bool:
     last, state = status.get("restartCount", 0) + 1, status.get("state", {})
     if last != attempt or is_ended(pod):
         return last > attempt or is_ended(pod)
-    return "terminated" in state or state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    ended = status.get("lastState", {}).get("terminated")
+    # A container that runs its postStart hook waits, too, and has another id than the run that has ended.
+    waits_again = "waiting" in state and ended and ended.get("containerID") == status.get("containerID")
+    return "terminated" in state or bool(waits_again)
 
 
 def containers_of(pod: Json) -> tuple[list[str], list[str]]:

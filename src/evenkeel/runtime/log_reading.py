@@ -148,10 +148,12 @@ def previous_attempt(
 ) -> int | None:
     """The attempt of `known` that `--previous` shows, as kubectl does; None if there is none.
 
-    A container that waits for its restart has its last attempt as its previous one. One that is being started again may
-    have a log of that attempt already: then its status has another id than the run that has ended last. `ended_id` is
-    None if none has. One that runs has no log before it has written something.
+    A container that waits for its restart has its last attempt as its previous one: its status has the id of the run
+    that has ended last. The next attempt may have a log already. `ended_id` is None if no run has ended. One that runs
+    has no log before it has written something.
     """
+    if is_waiting and ended_id == id_:
+        known = tuple(number for number in known if number <= restarts + 1)
     has_log = known[-1:] >= (restarts + 1,)
     is_begun = not is_waiting or ended_id not in (None, id_)
     ended = known[:-1] if has_log and is_begun else known

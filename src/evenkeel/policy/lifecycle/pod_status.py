@@ -177,10 +177,10 @@ def _container(
             return named
         return f"{runtime}://{pod.metadata.uid}/{container.name}/{attempt}"
 
+    # As in kubelet, a start that was only asked for does not count: it may not be begun, for want of an image.
+    attempt = record.attempt - 1 if record.is_asked_for else record.attempt
     last_id = record.ended.id if record.ended is not None else ""
-    last = _terminated(
-        record.ended, id_of(last_id, record.attempt - 1 if record.is_alive else record.attempt)
-    )
+    last = _terminated(record.ended, id_of(last_id, attempt - 1 if record.is_running else attempt))
     has_succeeded = (
         record.has_begun and not record.is_alive and record.ended is not None and record.ended.exit_code == 0
     )
@@ -190,18 +190,18 @@ def _container(
         current = ContainerState(waiting=waiting.get(container.name, _NOT_STARTED))
     else:
         before = record.ended_before
-        last_id = id_of(before.id if before is not None else "", record.attempt - 1)
-        current, last = ContainerState(terminated=last), _terminated(before, last_id)
+        id_before = id_of(before.id if before is not None else "", attempt - 1)
+        current, last = ContainerState(terminated=last), _terminated(before, id_before)
     return ContainerStatus(
         name=container.name,
         state=current,
         last_state=None if last is None else ContainerState(terminated=last),
         # An init container is ready when it has succeeded.
         ready=has_succeeded if runs_before_others(pod, container) else record.is_running and record.is_ready,
-        restart_count=max(record.attempt - 1, 0),
+        restart_count=max(attempt - 1, 0),
         image=container.image,
         image_id=record.image_id,
-        container_id=id_of(record.id, record.attempt),
+        container_id=id_of(record.id if record.is_running else record.id or last_id, attempt),
         started=record.is_running and record.is_started,
         allocated_resources=container.resources.requests,
         resources=record.resources,

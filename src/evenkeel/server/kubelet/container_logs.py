@@ -28,7 +28,6 @@ _TRUE = ("1", "true", "True")
 _LARGEST_NUMBER = 1 << 53
 _STREAMS = {"All": "", "Stdout": "stdout", "Stderr": "stderr"}
 _ENDED = ("Succeeded", "Failed")
-_BACKING_OFF = "CrashLoopBackOff"
 
 
 class LogOptions(NamedTuple):
@@ -123,8 +122,12 @@ def attempt_is_over(pod: Pod, container: str, attempt: int) -> bool:
     last, state = status.restart_count + 1, status.state
     if last != attempt:
         return last > attempt
-    is_backing_off = state.waiting is not None and state.waiting.reason == _BACKING_OFF
-    return state.terminated is not None or is_backing_off
+    ended = status.last_state.terminated if status.last_state is not None else None
+    # A container that runs its postStart hook waits, too, and has another id than the run that has ended.
+    waits_again = (
+        state.waiting is not None and ended is not None and ended.container_id == status.container_id
+    )
+    return state.terminated is not None or waits_again
 
 
 def _status(pod: Pod, container: str) -> ContainerStatus | None:
