@@ -22,6 +22,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.amounts import shares, weight_keeping_ratio
+from evenkeel.quantity import Quantity
 from evenkeel.runtime.interface import (
     FAILED_MOUNT,
     Attempt,
@@ -819,6 +820,37 @@ def test_a_pod_that_wants_more_than_there_is_gets_it_when_room_appears(place):
     drive(place, first)
     drive(place, second)
     assert place.runtime.stopped == [(Attempt("u-a", "main", 1), 30)]
+
+
+def test_a_resize_that_is_granted_is_not_lost_by_a_crash_before_the_end_of_the_step(place, monkeypatch):
+    def wants(agent: Agent) -> str:
+        return str(agent.pod("default/b").spec.containers[0].resources.requests["cpu"])
+
+    async def first(agent: Agent) -> None:
+        await agent.apply(pods_of(requesting("a", "2") + "\n---\n" + requesting("b", "1")))
+        await until(lambda: phase(agent, "a") == phase(agent, "b") == "Running")
+        await agent.apply(pods_of(requesting("b", "3")))
+        await until(lambda: resize_pending(agent, "b") is not None)
+        save, granted = Journal.save, []
+
+        def crash(journal: Journal, record: PodRecord) -> None:
+            if record.uid == "u-b" and record.pod.spec.containers[0].resources.requests["cpu"] == Quantity(
+                "3"
+            ):
+                granted.append(record)
+                raise JournalError("the agent is killed here")
+            save(journal, record)
+
+        monkeypatch.setattr(Journal, "save", crash)
+        await agent.delete("default/a")
+        await until(lambda: bool(granted))
+
+    async def second(agent: Agent) -> None:
+        await until(lambda: wants(agent) == "3")
+
+    drive(place, first)
+    monkeypatch.undo()
+    drive(place, second)
 
 
 def test_a_resize_that_can_never_be_had_is_told_as_such_until_it_is_taken_back(place):

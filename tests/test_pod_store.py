@@ -2,6 +2,7 @@
 
 import pytest
 
+from evenkeel.agent.admission import DeferredResizes
 from evenkeel.agent.event_recorder import EventRecorder
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.api.pod import ObjectMeta, Pod
@@ -19,12 +20,17 @@ class PlainStatuses:
         return record.pod
 
 
+def stored(journal: Journal) -> PodStore:
+    resizes = DeferredResizes(journal, None, ())  # type: ignore[arg-type]
+    return PodStore(journal, (), resizes, PlainStatuses())  # type: ignore[arg-type]
+
+
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="uid-1"))
 
 
 def test_pods_and_events_are_committed_together(journal: Journal) -> None:
     events = EventRecorder(journal)
-    store = PodStore(journal, (), PlainStatuses())  # type: ignore[arg-type]
+    store = stored(journal)
     store.put(PodRecord(POD, "api", 1))
     events.record(NORMAL, "Admitted", "it fits", POD)
     store.commit_with(events)
@@ -42,7 +48,7 @@ def test_nothing_is_committed_or_shown_if_the_events_cannot_be_written(
         raise JournalError("no space")
 
     events = EventRecorder(journal)
-    store = PodStore(journal, (), PlainStatuses())  # type: ignore[arg-type]
+    store = stored(journal)
     store.put(PodRecord(POD, "api", 1))
     events.record(NORMAL, "Admitted", "it fits", POD)
     with monkeypatch.context() as patch:
@@ -62,7 +68,7 @@ def test_an_event_that_was_taken_back_is_not_published_by_a_later_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events = EventRecorder(journal)
-    store = PodStore(journal, (), PlainStatuses())  # type: ignore[arg-type]
+    store = stored(journal)
     published: list[object] = []
     monkeypatch.setattr(events.published, "publish", published.append)
     mark = events.mark()

@@ -202,7 +202,8 @@ class Deferred(NamedTuple):
 
 
 class DeferredResizes:
-    """Resizes that wait for room, or for the pod to hold less memory. They are kept in the journal."""
+    """Resizes that wait for room, or for the pod to hold less memory. They are in the journal, too: a change is made in
+    memory at once, and `PodStore` writes it together with the pods. So a crash leaves a resize waiting, or granted."""
 
     def __init__(self, journal: Journal, admission: Admission, uids: Iterable[str]) -> None:
         """`uids` are the UIDs of the pods in the journal."""
@@ -211,6 +212,7 @@ class DeferredResizes:
         kept = ((uid, self._kept(uid)) for uid in uids)
         # What was too low is found again at the first try.
         self._wanted = {uid: Deferred(pod) for uid, pod in kept if pod is not None}
+        self._unsaved: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[tuple[str, Pod]]:
         """Each deferred resize: the pod's UID, and the pod after the resize."""
@@ -221,25 +223,38 @@ class DeferredResizes:
         known = self._wanted.get(uid)
         if known is not None and known.pod == resize.pod and bool(known.too_low) == bool(resize.too_low):
             return False  # what was said first stays: another figure is no news
-        self._journal.set_value(_RESIZE + uid, encode(resize.pod))
         self._wanted[uid] = resize
+        self._unsaved[uid] = None
         return True
 
     def drop(self, uid: str) -> bool:
         """Drops a deferred resize. Returns False if there was none."""
         if uid not in self._wanted:
             return False
-        self._journal.set_value(_RESIZE + uid, None)
         del self._wanted[uid]
+        self._unsaved[uid] = None
         return True
 
-    def mark(self) -> dict[str, Deferred]:
-        """The present deferred resizes, for `back_to`."""
-        return dict(self._wanted)
+    @property
+    def is_committed(self) -> bool:
+        return not self._unsaved
 
-    def back_to(self, mark: dict[str, Deferred]) -> None:
+    def write(self) -> None:
+        """Writes the changes, in the transaction of the pods. Raises JournalError."""
+        for uid in self._unsaved:
+            wanted = self._wanted.get(uid)
+            self._journal.set_value(_RESIZE + uid, None if wanted is None else encode(wanted.pod))
+
+    def committed(self) -> None:
+        self._unsaved.clear()
+
+    def mark(self) -> tuple[dict[str, Deferred], dict[str, None]]:
+        """The present deferred resizes, for `back_to`."""
+        return dict(self._wanted), dict(self._unsaved)
+
+    def back_to(self, mark: tuple[dict[str, Deferred], dict[str, None]]) -> None:
         """Undoes, in memory, all changes since `mark`."""
-        self._wanted = mark
+        self._wanted, self._unsaved = mark
 
     def refusal(self, record: PodRecord, every: Iterable[PodRecord]) -> Refusal | None:
         """The reason why the pod's resize waits, in Kubernetes' words; None if no resize waits."""

@@ -92,7 +92,10 @@ def assemble(
     admission = Admission(node, lambda pod: runtime.addresses(pod) is None, runtime.refusal)
     resizes = DeferredResizes(journal, admission, uids)
     pods = PodStore(
-        journal, records, PodStatuses(node, settings, resizes, runtime.addresses, host_address(), clock)
+        journal,
+        records,
+        resizes,
+        PodStatuses(node, settings, resizes, runtime.addresses, host_address(), clock),
     )
     cgroups = NodeCgroups(node, make_driver, events)
     oom_kills = OomKills(cgroups, machine_oom_kills)

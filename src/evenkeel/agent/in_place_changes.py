@@ -17,7 +17,6 @@ from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.journal.records import CLUSTER, NORMAL, WARNING, PodRecord
-from evenkeel.journal.store import JournalError
 from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Stop
 from evenkeel.policy.lifecycle.pod_state import AS_RESTART, PodState
@@ -121,14 +120,11 @@ class InPlaceChanges(PodObserver):
         """Tries the deferred resizes again, because room may have appeared."""
         for uid, pod in self._deferred:
             record = self._pod_store.get(uid)
-            try:
-                if record is None or not record.takes_room or not self._is_in_place(record, pod):
-                    self.keep_size(uid)
-                else:
-                    self.resize(record, pod)
-                    self._steps.want_step(uid)
-            except JournalError:
-                return  # tried again when room appears the next time; the loop logs the error
+            if record is None or not record.takes_room or not self._is_in_place(record, pod):
+                self.keep_size(uid)
+            else:
+                self.resize(record, pod)
+                self._steps.want_step(uid)
 
     def _is_in_place(self, record: PodRecord, pod: Pod) -> bool:
         """A cluster's API server has allowed the change already."""

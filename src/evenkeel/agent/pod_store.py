@@ -85,11 +85,18 @@ class Mark(NamedTuple):
 
 
 class PodStore:
-    """For the agent's event loop only. `records` are the records in the journal."""
+    """For the agent's event loop only. `records` are those in the journal. `resizes` are written with the pods."""
 
-    def __init__(self, journal: Journal, records: Iterable[PodRecord], statuses: PodStatuses) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        records: Iterable[PodRecord],
+        resizes: DeferredResizes,
+        statuses: PodStatuses,
+    ) -> None:
         self.changes: Broadcast[PodChange] = Broadcast()
         self._journal = journal
+        self._resizes = resizes
         self._statuses = statuses
         self._records: dict[str, PodRecord] = {record.uid: record for record in records}
         self._uids = {record.pod.key: uid for uid, record in self._records.items()}
@@ -149,7 +156,7 @@ class PodStore:
 
     @property
     def is_committed(self) -> bool:
-        return not self._unsaved and not self._gone
+        return not self._unsaved and not self._gone and self._resizes.is_committed
 
     def commit(self) -> None:
         """Commits all changes. Raises JournalError; all changes then stay uncommitted."""
@@ -174,12 +181,14 @@ class PodStore:
                 self._journal.remove(uid)
             for uid in self._unsaved:
                 self._journal.save(self._records[uid])
+            self._resizes.write()
 
     def announce(self) -> None:
         """The second half of `commit`: publishes the committed changes to clients that watch."""
         changed, gone = tuple(self._unsaved), tuple(self._gone)
         self._unsaved.clear()
         self._gone.clear()
+        self._resizes.committed()
         for uid in gone:
             if last := self._shown.pop(uid, None):  # another pod may have its name and UID by now
                 self.changes.publish(PodChange(DELETED, last))
