@@ -205,6 +205,37 @@ def test_nobody_waits_for_a_guard_that_does_not_listen(tmp_path, triggers):
     assert said([file]) == ["0"]
 
 
+def test_what_a_guard_has_missed_is_told_when_it_listens_again_and_missed_anew_is_noted_anew(
+    tmp_path, triggers
+):
+    late, freed, again = frozen(tmp_path, "late", "freed", "again")
+    others = [f"{tmp_path}/none{number}" for number in range(5_000)]
+    notes: list[str] = []
+    guard = GuardClient(triggers, notes.append)
+    guard.start()
+    pid = guard.pid
+    assert pid is not None
+    guard.hold({str(freed): "0"})
+    for round_ in (1, 2):
+        os.kill(pid, signal.SIGSTOP)
+        wait_until_stopped(pid)
+        for other in others:
+            guard.hold({other: str(round_)})
+        guard.hold({str(again): "2", str(late): "0"})
+        guard.free([str(freed), str(again)])
+        guard.hold({str(again): "0"})
+        assert len(notes) == round_
+        os.kill(pid, signal.SIGCONT)
+        until(triggers, guard, lambda: not guard.has_missed)
+    guard.close()
+    assert said([late, freed, again]) == ["0", "1", "0"]
+
+
+def wait_until_stopped(pid: int) -> None:
+    """The signal stops a process a moment after it was sent, if it runs on another processor."""
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+
 class Ordered:
     """What the guard is told, with what is in the files at that moment."""
 

@@ -42,23 +42,28 @@ class GuardClient:
         self._started_at = 0.0
         self._pause_seconds = 0.0
         self._again_at: float | None = None
-        self._is_full_noted = False
+        self._missed: dict[str, None] = {}  # files of which the guard was not told, because its pipe was full
 
     def hold(self, lets_go: Mapping[str, str]) -> None:
         """Call this before pods are frozen or throttled. It gives, by file, the value that the guard has to write if
         the watch ends before it calls `free`."""
-        # What the guard knows is not repeated, unless it may have missed something.
+        # What the guard knows is not repeated.
         new = [
             (file, value)
             for file, value in lets_go.items()
-            if self._is_full_noted or self._held.get(file) != value
+            if file in self._missed or self._held.get(file) != value
         ]
         self._held.update(new)
-        self._tell([hold_line(file, value) for file, value in new])
+        self._tell([file for file, _ in new])
 
     def free(self, files: Iterable[str]) -> None:
         """The guard no longer has to write these files."""
-        self._tell([free_line(file) for file in files if self._held.pop(file, None) is not None])
+        self._tell([file for file in files if self._held.pop(file, None) is not None])
+
+    @property
+    def has_missed(self) -> bool:
+        """Whether the guard was not told of everything, because it does not come to its turn."""
+        return bool(self._missed)
 
     def start(self) -> None:
         self._again_at = None
@@ -69,15 +74,18 @@ class GuardClient:
             self._start_later()
             return
         self._started_at = time.monotonic()
-        self._tell([hold_line(file, lets_go) for file, lets_go in self._held.items()])
+        self._missed.clear()
+        self._tell(list(self._held))
         with suppress(OSError):
             self._ending = os.pidfd_open(self.pid)
             self._waiter.call_when_ready(self._ending, self._ended)
 
     def start_if_due(self, now: float) -> None:
-        """Starts the guard again, if it has ended and its pause is over."""
+        """Starts the guard again, if it has ended and its pause is over. Tells it what it has missed."""
         if self._again_at is not None and now >= self._again_at:
             self.start()
+        elif self._missed:
+            self._tell(list(self._missed))
 
     def close(self) -> None:
         """Closes the pipe. The guard then writes the files that are still held, and ends."""
@@ -118,29 +126,35 @@ class GuardClient:
                 os.waitpid(self.pid, os.WNOHANG)
             self.pid = None
 
-    def _tell(self, lines: Sequence[bytes]) -> None:
-        """Writes the lines with few system calls, because the caller has no time. Each write is atomic."""
-        whole = b""
-        for line in lines:
+    def _tell(self, files: Sequence[str]) -> None:
+        """Tells how these files are now. Few system calls, because the caller has no time. Each write is atomic."""
+        whole, told = b"", []
+        for file in files:
+            held = self._held.get(file)
+            line = free_line(file) if held is None else hold_line(file, held)
             if len(whole) + len(line) > MOST_BYTES:
-                self._write(whole)
-                whole = b""
+                self._write(whole, told)
+                whole, told = b"", []
             whole += line
+            told.append(file)
         if whole:
-            self._write(whole)
+            self._write(whole, told)
 
-    def _write(self, lines: bytes) -> None:
+    def _write(self, lines: bytes, files: Sequence[str]) -> None:
         try:
             os.write(self._pipe, lines)
         except BlockingIOError:
-            if not self._is_full_noted:
-                self._is_full_noted = True
+            if not self._missed:
                 self._noted(
                     "the guard does not come to its turn: if the watch over memory is killed now, some pods may stay"
                     " frozen or throttled"
                 )
+            self._missed.update(dict.fromkeys(files))
         except OSError:
             pass  # the guard has ended; the next one gets all held files
+        else:
+            for file in files if self._missed else ():
+                self._missed.pop(file, None)
 
 
 def _started() -> tuple[int, int]:
