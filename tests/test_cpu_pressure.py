@@ -41,16 +41,28 @@ class BusyKernel(CountingKernel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rates: dict[str, float] = {}
-        self.waits: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+        self._waits: dict[str, float] = {}
+        self._since = 0.0
+        self._before: dict[str, tuple[float, float]] = {}  # seconds used and waited until `_since`, by UID
+
+    def run_at(self, rates: dict[str, float], waits: dict[str, float]) -> None:
+        """From now on. Counters go on from where they are, as the kernel's do."""
+        self._before = {uid: self._seconds(uid) for uid in ("u1", "u2", "u3")}
+        self._since = asyncio.get_running_loop().time()
+        self._rates, self._waits = rates, waits
 
     def statistics(self, path: str) -> Statistics:
-        return super().statistics(path)._replace(cpu_usage_us=self.at(self.rates, path), cpu_throttled_us=0)
+        used, _ = self._seconds(path.rpartition("/pod")[2])
+        return super().statistics(path)._replace(cpu_usage_us=int(used * 1e6), cpu_throttled_us=0)
 
-    @staticmethod
-    def at(rates: dict[str, float], path: str) -> int:
-        rate = next((rate for uid, rate in rates.items() if path.endswith(f"pod{uid}")), 0.0)
-        return int(asyncio.get_running_loop().time() * 1e6 * rate)
+    def waited_us(self, path: str) -> int:
+        return int(self._seconds(path.rpartition("/pod")[2])[1] * 1e6)
+
+    def _seconds(self, uid: str) -> tuple[float, float]:
+        passed = asyncio.get_running_loop().time() - self._since if self._since else 0.0
+        used, waited = self._before.get(uid, (0.0, 0.0))
+        return used + passed * self._rates.get(uid, 0.0), waited + passed * self._waits.get(uid, 0.0)
 
 
 @pytest.fixture
@@ -65,7 +77,7 @@ def place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Place:
     place = Place(str(tmp_path), config)
     kernel = BusyKernel()
     place.kernel = kernel
-    monkeypatch.setattr(cpu_pressure, "waited_some_us", lambda directory: kernel.at(kernel.waits, directory))
+    monkeypatch.setattr(cpu_pressure, "waited_some_us", kernel.waited_us)
     monkeypatch.setattr(kernel, "files", lambda path: {"cpu": path, "memory": path}, raising=False)
     return place
 
@@ -75,7 +87,6 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
 ):
     kernel = place.kernel
     assert isinstance(kernel, BusyKernel)
-    kernel.rates, kernel.waits = {"u1": 0.2, "u2": 0.7, "u3": 0.001}, {"u1": 0.8}
 
     async def live() -> None:
         async with place.agent() as agent:
@@ -86,6 +97,7 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
 
             await until(is_running)
             assert int(kernel.cgroups[BRANCH]["cpu.weight"]) > 1  # A21 gives it more than the least
+            kernel.run_at({"u1": 0.2, "u2": 0.7, "u3": 0.001}, {"u1": 0.8})
             await until(lambda: condition(agent) == "True")
             assert kernel.cgroups[BRANCH]["cpu.weight"] == "1"
             assert kernel.cgroups[f"{BRANCH}/podu2"]["cpu.weight"] == "1"
@@ -95,8 +107,7 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
             assert pod is not None
             assert pod.status.reason == "Evicted"
             assert "default/starved received" in pod.status.message
-            kernel.rates = {"u1": 0.99}
-            kernel.waits = {}
+            kernel.run_at({"u1": 0.99}, {})
             await until(lambda: condition(agent) == "False")
             await until(lambda: int(kernel.cgroups[BRANCH]["cpu.weight"]) > 1)
             assert phase(agent, "idle") != "Failed"
@@ -115,9 +126,9 @@ def test_condition_and_least_weight_come_first_then_the_pod_in_the_way_goes_and_
 def test_what_was_seen_is_known_after_the_agent_was_killed(place: Place):
     kernel = place.kernel
     assert isinstance(kernel, BusyKernel)
-    kernel.rates, kernel.waits = {"u1": 0.2, "u3": 0.3}, {"u1": 0.8}
 
     async def until_there_is_pressure() -> None:
+        kernel.run_at({"u1": 0.2, "u3": 0.3}, {"u1": 0.8})
         async with place.agent() as agent:
             await agent.apply(pods_of(PODS))
             await until(lambda: condition(agent) == "True")
