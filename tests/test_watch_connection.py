@@ -50,5 +50,6 @@ def test_a_watch_that_is_gone_is_not_waited_for():
         assert ping.done()
         with pytest.raises(WatchLost):
             await ping
+        connection.close()
 
     asyncio.run(story())

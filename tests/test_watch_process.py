@@ -272,6 +272,51 @@ def test_a_watch_that_hangs_is_replaced(node, monkeypatch):
     run(story())
 
 
+# A watch that holds the lock, speaks with an agent until it has settings, and hangs in its end.
+ENDLESS = """
+import fcntl, os, signal, socket, sys
+import evenkeel
+from evenkeel.pressure.watch.messages import LOCK_NAME, PROTOCOL, SOCKET_NAME, frame
+
+os.chdir(sys.argv[1])
+lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+with socket.socket(socket.AF_UNIX) as listening:
+    listening.bind(SOCKET_NAME)
+    listening.listen()
+    print("listens", flush=True)
+    with listening.accept()[0] as agent:
+        hello = {"event": "hello", "protocol": PROTOCOL, "version": evenkeel.__version__, "pid": os.getpid()}
+        agent.sendall(frame(hello) + frame({"event": "ready"}))
+        agent.recv(1)
+os.unlink(SOCKET_NAME)
+signal.pause()
+"""
+
+
+def test_a_watch_that_closes_its_socket_and_hangs_is_killed_and_replaced(node):
+    """It has the lock: another one could not watch."""
+
+    async def story(first: "subprocess.Popen[bytes]") -> None:
+        link = node.link()
+        assert await link.find() is not None
+        link.open()
+        await there(link, other_than=first.pid)
+        assert first.wait() == -signal.SIGKILL
+        assert node.news == ["the watch over memory ended: another one is started"]
+        assert node.losses == 1
+        await link.close(end=True)
+
+    command = [sys.executable, "-c", ENDLESS, str(node.state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == b"listens\n"
+            run(story(first))
+        finally:
+            first.kill()
+
+
 def test_one_of_another_version_is_replaced_by_one_that_has_its_targets_before(node, monkeypatch):
     async def story() -> None:
         link = node.link()

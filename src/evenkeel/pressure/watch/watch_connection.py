@@ -23,7 +23,8 @@ class WatchLost(EvenkeelError):
 
 
 class WatchConnection:
-    """One connection to a watch. `on_message` gets all messages after `ready`; before, they are kept in `backlog`."""
+    """One connection to a watch. `on_message` gets all messages after `ready`; before, they are kept in `backlog`.
+    `on_lost` is called when the watch has closed it. Its process may still run, and can be killed until `close`."""
 
     def __init__(self, client: socket.socket, pid: int, on_message: Callable[[Message], None]) -> None:
         client.setblocking(False)
@@ -98,14 +99,17 @@ class WatchConnection:
 
     def close(self) -> None:
         """Closes the connection. `on_lost` is not called."""
+        self._disconnect()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _disconnect(self) -> None:
         if self.is_open:
             self.is_open = False
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
-            if self._pidfd >= 0:
-                os.close(self._pidfd)
-                self._pidfd = -1
             for one in (self._hello, self._ready, self._pong):
                 if one is not None and not one.done():
                     one.set_exception(WatchLost())
@@ -125,7 +129,7 @@ class WatchConnection:
             except BadMessage:
                 data = b""
             if not data:
-                self.close()
+                self._disconnect()
                 self.on_lost()
                 return
             for message in messages:

@@ -72,10 +72,8 @@ class WatchLink:
         one, and does not wait for it."""
         former = self.connection if self.connection is not None and self.connection.is_open else None
         if former is None:
-            # One that was found has ended since.
-            is_lost = self.connection is not None
-            self.connection = None
-            self._starting = self._keep(self._start_until_there(None, is_lost=is_lost))
+            lost, self.connection = self.connection, None  # one that was found has ended since
+            self._starting = self._keep(self._start_until_there(None, lost))
         elif self._version != (PROTOCOL, evenkeel.__version__):
             self._starting = self._keep(self._start_until_there(former))
         else:
@@ -125,6 +123,8 @@ class WatchLink:
         for pause in _PAUSES_SECONDS:
             await asyncio.sleep(pause)
             replaced = former if former is not None and former.is_open else None
+            if former is not None and replaced is None:
+                await former.kill()  # it has closed the connection: it ended, or hangs in its end
             connection = WatchConnection(*started(self._state, replaced.pid if replaced else 0), self._take)
             try:
                 hello = await self._installed(connection, replaced)
@@ -186,21 +186,33 @@ class WatchLink:
 
     def _lost(self) -> None:
         if not self._is_closed:
-            self.connection = None
+            lost, self.connection = self.connection, None
             self._lost_at = time.monotonic()
-            self._starting = self._keep(self._start_until_there(None, is_lost=True))
+            self._starting = self._keep(self._start_until_there(None, lost))
 
-    async def _start_until_there(self, former: WatchConnection | None, *, is_lost: bool = False) -> None:
+    async def _start_until_there(
+        self, former: WatchConnection | None, lost: WatchConnection | None = None
+    ) -> None:
+        """Replaces the former watch, which still watches, or one that is lost."""
+        try:
+            await self._try_until_there(former, lost)
+        finally:
+            if lost is not None:
+                lost.close()
+
+    async def _try_until_there(self, former: WatchConnection | None, lost: WatchConnection | None) -> None:
         while not self._is_closed:
             try:
                 if former is None and await self.find() is not None:
                     # It has only closed the connection, as to an agent that was stopped and did not read.
                     self.open()
                 else:
-                    if is_lost:
+                    if lost is not None:
+                        # One that hangs in its end would keep the lock, and the next one could not watch.
+                        await lost.kill()
                         self._on_news("the watch over memory ended: another one is started")
                         self._on_lost()
-                        is_lost = False
+                        lost = None
                     await self._start(former)
             except (EvenkeelError, OSError) as error:
                 self._on_news(str(error))
