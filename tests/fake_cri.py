@@ -42,6 +42,7 @@ class FakeCri:
         self.tells_pids = True
         # As containerd 1.6: none are told.
         self.events: asyncio.Queue[pb.ContainerEventResponse] | None = None
+        self.unreadable: set[str] = set()  # containers whose status it cannot tell
         self.oom_kills: dict[str, int] = {}  # the kernel's count of each cgroup that is there
         self.on_status: Callable[[], None] = lambda: None  # before a container's status is told
         # Before containers with these labels are listed; FileExistsError refuses that.
@@ -265,6 +266,7 @@ class FakeCri:
                     id=id_,
                     pod_sandbox_id=container.sandbox,
                     state=container.number(),
+                    created_at=int(container.created_at * 1e9),
                     labels=container.config.labels,
                 )
                 for id_, container in self.containers.items()
@@ -274,6 +276,8 @@ class FakeCri:
 
     def _ContainerStatus(self, request: Any) -> Any:
         container = self.containers[request.container_id]
+        if request.container_id in self.unreadable:
+            raise FileExistsError("its record is damaged")
         self.on_status()
         state = container.number()
         spec = {"linux": {"cgroupsPath": container.cgroup}}
@@ -327,6 +331,7 @@ class _Container:
         self.sandbox = sandbox
         self.cgroup = cgroup
         self.process: subprocess.Popen[bytes] | None = None
+        self.created_at = time.time()
         self.started_at = 0.0
         self.reason = ""
         self.is_unnoticed = False  # the runtime does not look whether it has ended, and so does not reap it

@@ -555,6 +555,57 @@ def test_a_runtime_that_refuses_to_tell_of_a_container_is_not_asked_without_a_pa
     story(tell)
 
 
+def test_a_container_whose_status_cannot_be_told_is_known_from_the_list_and_holds_up_no_other(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        container = launch().container._replace(name="other")
+        other = launch()._replace(attempt=Attempt("u-1", "other", 1), container=container)
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            (damaged,) = fake.running()
+            readable = await runtime.start(other)
+        Path(state_paths(directory).attempt("u-1", "main", 1), "container").unlink()
+        fake.unreadable.add(damaged)
+        async with opened(fake, directory) as runtime:
+            assert runtime.readiness.is_ready
+            known = await runtime.containers()
+            assert known[other.attempt].process == readable.process
+            assert (known[launch().attempt].process, known[launch().attempt].exit) == (None, None)
+            fake.unreadable.clear()  # it is repaired
+            await until(lambda: runtime.placed("u-1") and "main" in dict(runtime.placed("u-1") or ()))
+            fake.unreadable.add(damaged)
+            for id_ in fake.running():
+                fake.containers[id_].kill()
+            ends = [await next_event(runtime, Exited) for _ in range(2)]
+            assert {one.attempt.container: one.exit.is_known for one in ends} == {
+                "main": False,
+                "other": True,
+            }
+
+    story(tell)
+
+
+def test_the_end_of_a_container_that_is_only_known_from_the_list_is_heard_of(story):
+    async def tell(fake: FakeCri, directory: str) -> None:
+        async with opened(fake, directory) as runtime:
+            await runtime.start(launch())
+            (damaged,) = fake.running()
+        Path(state_paths(directory).attempt("u-1", "main", 1), "container").unlink()
+        fake.unreadable.add(damaged)
+        async with opened(fake, directory) as runtime:
+            looks = fake.counted("ListContainers")
+            await until(lambda: fake.counted("ListContainers") > looks + 2)
+            assert (await runtime.containers())[launch().attempt].exit is None
+            fake.containers[damaged].kill()
+            ended = (await next_event(runtime, Exited)).exit
+            assert (ended.is_known, "its record is damaged" in ended.message) == (False, True)
+        async with opened(fake, directory) as runtime:
+            exit_ = (await runtime.containers())[launch().attempt].exit
+            assert exit_ is not None
+            assert not exit_.is_known
+
+    story(tell)
+
+
 def test_a_command_runs_inside_and_tells_its_exit_code_and_output(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:

@@ -79,7 +79,7 @@ async def read_everything(connection: Any, paths: StatePaths, killed: list[str])
         lambda: image_pulls.remove_unused(connection, "pause:3"),
         lambda: cri_status.inspect_container(connection, "c", ATTEMPT, paths, "containerd"),
         lambda: exits.was_oom_killed(ran, connection),
-        lambda: exits.exit_of(ran, connection),
+        lambda: exits.exit_of(ran, connection, is_listed=True),
         lambda: boxes.remove("u-1"),
     )
     for read in readers:

@@ -4,6 +4,7 @@ It learns of an end from the kernel, through a pidfd of the container's first pr
 """
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
@@ -13,12 +14,14 @@ from evenkeel.runtime.cri import cri_status
 from evenkeel.runtime.cri.configs import STATE, attempt_of
 from evenkeel.runtime.cri.container_calls import Forgotten
 from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
-from evenkeel.runtime.cri.cri_connection import CallFailed
+from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.interface import Attempt, Exit, Exited
 from evenkeel.runtime.paths import StatePaths
+
+log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.2
 
@@ -50,6 +53,7 @@ class ContainerWatch:
         self._run_task = run_task
         self._report = report
         self._ending: set[Attempt] = set()
+        self._unreadable: set[str] = set()  # IDs of containers whose status the runtime cannot tell
 
     async def list_all(self) -> None:
         """Lists everything once and updates the table. Raises RuntimeAway and CallFailed."""
@@ -80,10 +84,11 @@ class ContainerWatch:
         for attempt in before:
             container = self._table.get(attempt)
             if container is not None and container.runs:
-                self._run_task(self.ended(container))
+                self._run_task(self.ended(container, is_listed=True))
 
     async def inspect(self, id_: str, attempt: Attempt) -> CriContainer | None:
-        """Returns the container as the runtime has it; None if it does not know it. Raises RuntimeAway."""
+        """Returns the container as the runtime has it; None if it does not know it. Raises RuntimeAway, and CallFailed
+        if the runtime cannot tell."""
         assert self._link.info is not None
         return await cri_status.inspect_container(
             self._connection, id_, attempt, self._paths, self._link.info.name
@@ -94,11 +99,40 @@ class ContainerWatch:
         if one.state == pb.ContainerState.CONTAINER_CREATED or one.id in self._forgotten:
             return  # the next start of the attempt finds it
         if container is None:
-            seen = await self.inspect(one.id, attempt)
+            seen = await self._seen(attempt, one)
             if seen is not None and seen.has_begun and self._table.get(attempt) is None:
                 self._table.put(seen)
-        elif container.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
-            self._run_task(self.ended(container))
+            return
+        if one.id in self._unreadable and container.runs:
+            await self._read_again(container)
+        if container.runs and one.state != pb.ContainerState.CONTAINER_RUNNING:
+            self._run_task(self.ended(container, is_listed=True))
+
+    async def _seen(self, attempt: Attempt, one: pb.Container) -> CriContainer | None:
+        """The container, or what the list says of it. The others are not to wait until the runtime can read it."""
+        try:
+            return await self.inspect(one.id, attempt)
+        except RuntimeAway:
+            raise
+        except CallFailed as error:
+            assert self._link.info is not None
+            self._unreadable.add(one.id)
+            log.warning("container %s (%s): %s", attempt.container, one.id, error)
+            return cri_status.listed_container(one, attempt, self._link.info.name, error.message)
+
+    async def _read_again(self, container: CriContainer) -> None:
+        """The runtime could not tell the status of the container before. Perhaps it can now."""
+        try:
+            seen = await self.inspect(container.id, container.attempt)
+        except RuntimeAway:
+            raise
+        except CallFailed:
+            return
+        self._unreadable.discard(container.id)
+        if seen is not None and seen.runs and container.runs:
+            container.record, container.cgroup = seen.record, seen.cgroup
+            container.layer, container.log = seen.layer, seen.log
+            self._table.put(container)
 
     async def listen(self) -> None:
         """Listens to the events of the runtime, for containers whose process cannot be watched."""
@@ -114,16 +148,17 @@ class ContainerWatch:
                     return
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def ended(self, container: CriContainer) -> None:
+    async def ended(self, container: CriContainer, *, is_listed: bool = False) -> None:
         """Finds out how the container ended, and reports it.
 
-        Its first process has ended, or the runtime reports the end, or the runtime has lost the container.
+        Its first process has ended, or the runtime reports the end (in its list: `is_listed`), or the runtime has lost
+        the container.
         """
         if container.attempt in self._ending or not container.runs:
             return
         self._ending.add(container.attempt)
         try:
-            exit_ = await self._exits.exit_of(container, self._connection)
+            exit_ = await self._exits.exit_of(container, self._connection, is_listed=is_listed)
         finally:
             self._ending.discard(container.attempt)
         if exit_ is not None and self._table.end(container, exit_):

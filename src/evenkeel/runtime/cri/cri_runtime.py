@@ -34,7 +34,7 @@ from evenkeel.runtime.cri.container_start import Starts
 from evenkeel.runtime.cri.container_table import ContainerTable
 from evenkeel.runtime.cri.container_watch import ContainerWatch
 from evenkeel.runtime.cri.cri_attach import attached
-from evenkeel.runtime.cri.cri_connection import RuntimeAway
+from evenkeel.runtime.cri.cri_connection import CallFailed
 from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
 from evenkeel.runtime.cri.image_pulls import ImagePulls
@@ -193,7 +193,7 @@ class CriRuntime(BaseRuntime):
         while True:
             try:
                 container = await self._watch.inspect(id_, launch.attempt)
-            except RuntimeAway:
+            except CallFailed:
                 await asyncio.sleep(_ASK_AGAIN_SECONDS)  # it may answer everything else
                 await self._link.available()
                 continue

@@ -37,18 +37,16 @@ async def inspect_container(
 ) -> CriContainer | None:
     """Reads the container from the runtime and saves it in the state directory.
 
-    Returns None if the runtime does not have it. Raises RuntimeAway.
+    Returns None if the runtime does not have it. Raises RuntimeAway, and CallFailed if the runtime cannot tell.
     """
     try:
         answer = await connection.ask(
             pb.ContainerStatusRequest(container_id=id_, verbose=True), pb.ContainerStatusResponse
         )
-    except RuntimeAway:
-        raise
     except CallFailed as error:
         if error.is_not_found:
             return None
-        raise RuntimeAway(error.message, error.code) from None
+        raise
     status, (pid, cgroup) = answer.status, location(answer.info, attempt.uid)
     process = process_at(pid) if pid else None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
@@ -57,6 +55,16 @@ async def inspect_container(
         container.record = record._replace(exit=exit_of(container, status, paths))
     else:
         save_container(container, paths)
+    return container
+
+
+def listed_container(one: pb.Container, attempt: Attempt, runtime: str, why: str) -> CriContainer:
+    """The container as the list has it, which is all that is known of it: the runtime cannot tell its status. `why` is
+    what it answered."""
+    record = Record(attempt, None, one.created_at / _NANOSECONDS, id=f"{runtime}://{one.id}")
+    container = CriContainer(one.id, record, "")
+    if one.state == pb.ContainerState.CONTAINER_EXITED:
+        container.record = record._replace(exit=unknown_exit(container, f"how it ended is not known: {why}"))
     return container
 
 
@@ -77,11 +85,14 @@ class ContainerExits:
         self._kill = kill
         self._oom_kills = oom_kills
 
-    async def exit_of(self, container: CriContainer, connection: Connection) -> Exit | None:
-        """Returns how the container ended; None if it still runs."""
+    async def exit_of(
+        self, container: CriContainer, connection: Connection, *, is_listed: bool
+    ) -> Exit | None:
+        """Returns how the container ended; None if it still runs. `is_listed` says that the runtime's list has its end,
+        or does not have it any more."""
         # The count is read first. When the runtime learns of the end, it removes the cgroup with the count.
         counted = self._counted(container)
-        exit_ = await self._exit_of(container, connection)
+        exit_ = await self._exit_of(container, connection, is_listed=is_listed)
         return exit_._replace(oom_kills=counted) if exit_ is not None else None
 
     def _counted(self, container: CriContainer) -> int | None:
@@ -90,7 +101,9 @@ class ContainerExits:
             return None
         return self._oom_kills(container.cgroup)
 
-    async def _exit_of(self, container: CriContainer, connection: Connection) -> Exit | None:
+    async def _exit_of(
+        self, container: CriContainer, connection: Connection, *, is_listed: bool
+    ) -> Exit | None:
         """Asks the runtime until it knows of the end. It sends no message about that."""
         wait = _FIRST_WAIT_SECONDS
         died_at = 0.0
@@ -107,6 +120,10 @@ class ContainerExits:
             except CallFailed as error:
                 if error.is_not_found:
                     return await self._exit_of_lost(container)
+                if container.record.process is None and not is_listed:
+                    return None  # nobody says that it has ended
+                if is_dead and time.monotonic() - died_at > UNSEEN_SECONDS:
+                    return unknown_exit(container, f"how it ended is not known: {error.message}")
             else:
                 status = answer.status
                 if status.state == pb.ContainerState.CONTAINER_EXITED:
