@@ -128,7 +128,8 @@ class GuardClient:
 
     def _tell(self, files: Sequence[str]) -> None:
         """Tells how these files are now. Few system calls, because the caller has no time. Each write is atomic."""
-        whole, told = b"", []
+        whole = b""
+        told: list[str] = []
         for file in files:
             held = self._held.get(file)
             line = free_line(file) if held is None else hold_line(file, held)
