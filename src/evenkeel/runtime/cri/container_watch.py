@@ -117,7 +117,7 @@ class ContainerWatch:
         except CallFailed as error:
             assert self._link.info is not None
             self._unreadable.add(one.id)
-            log.warning("container %s (%s): %s", attempt.container, one.id, error)
+            log.warning("container %s (%s): %s", attempt.container, one.id, str(error))
             return cri_status.listed_container(one, attempt, self._link.info.name, error.message)
 
     async def _read_again(self, container: CriContainer) -> None:
