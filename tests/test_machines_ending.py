@@ -80,3 +80,61 @@ def test_what_the_host_runs_is_asked_to_end(tmp_path: Path):
     script = f"trap 'touch {asked}; exit 3' TERM; while :; do sleep 0.01; done"
     assert host.run(["sh", "-c", script], {}, time_limit_seconds=0.5) == 124
     assert asked.exists()
+
+
+# Upstream's tests take a day. The end of the cluster waits until it is told to go on.
+END_TO_END = """\
+import contextlib, pathlib, sys, time
+from tests.cluster import __main__ as cluster
+
+here = pathlib.Path(sys.argv[1])
+cluster.require_root = cluster.require_cgroups = lambda: None
+cluster.kernel_settings_kept = contextlib.nullcontext
+
+def run(directory, **_):
+    (directory / "made").touch()
+    (here / "runs").touch()
+    try:
+        time.sleep(86400)
+    finally:
+        (here / "removing").touch()
+        while not (here / "go-on").exists():
+            time.sleep(0.01)
+        (here / "removed").touch()
+
+cluster.upstream.run = run
+sys.exit(cluster.main(["e2e"]))
+"""
+
+
+def test_upstreams_tests_that_are_ended_by_a_time_limit_leave_no_directory(tmp_path: Path):
+    """`timeout` tells all of a process group, and make tells its children once more. An agent that is not ended has
+    mounts in the directory."""
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-c", END_TO_END, str(tmp_path)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen(command, cwd=PROJECT, env=environment) as run:
+        eventually((tmp_path / "runs").exists)
+        run.send_signal(signal.SIGTERM)
+        eventually((tmp_path / "removing").exists)
+        run.send_signal(signal.SIGTERM)
+        (tmp_path / "go-on").touch()
+        assert run.wait() == 128 + signal.SIGINT
+    assert (tmp_path / "removed").exists()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_the_machines_settings_are_as_before_after_a_run_that_was_interrupted(tmp_path: Path):
+    file = tmp_path / "sys" / "vm" / "overcommit_memory"
+    file.parent.mkdir(parents=True)
+    file.write_text("0\n")
+
+    def interrupted() -> None:
+        with host.kernel_settings_kept(str(tmp_path)):
+            file.write_text("1\n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert file.read_text() == "0\n"
+    assert not (tmp_path / "sys" / "kernel").exists()

@@ -12,18 +12,19 @@ from tests.cluster import upstream
 from tests.cluster.binaries import control_plane_programs, kubelet
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.nodes import node
-from tests.machines import Unavailable
+from tests.machines import Unavailable, ending
 from tests.machines.cache import CACHE
-from tests.machines.host import require_cgroups, require_root
+from tests.machines.host import kernel_settings_kept, require_cgroups, require_root
 
 EXAMPLE = Path(__file__).parent / "greeter.yaml"
 
 
 def main(arguments: list[str]) -> int:
     settings = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _terminated)
+    ending.as_by_interrupt()
     try:
-        settings.action(settings)
+        with kernel_settings_kept():
+            settings.action(settings)
     except Unavailable as reason:
         print(f"cluster: {reason}", file=sys.stderr)
         return 1
@@ -127,11 +128,6 @@ def _parser() -> argparse.ArgumentParser:
     end_to_end.add_argument("--table", default=str(CACHE / "e2e.md"), help="where the table is written")
     end_to_end.set_defaults(action=_end_to_end)
     return parser
-
-
-def _terminated(number: int, _frame: object) -> None:
-    """End as by ^C, so that everything started is ended as well."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

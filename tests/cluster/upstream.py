@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -96,7 +97,12 @@ def run(directory: Path, *, focus: str = FOCUS, skip: str = "", processes: int =
             "--disable-log-dump",
         ]
         environment = {**os.environ, "KUBE_TEST_REPO_LIST": str(redirection(directory))}
-        subprocess.run(command, env=environment, check=False, stdout=sys.stderr)
+        with subprocess.Popen(command, env=environment, stdout=sys.stderr, start_new_session=True) as suite:
+            try:
+                suite.wait()
+            finally:  # its processes would go on writing into the directory
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(suite.pid, signal.SIGKILL)
     found = results(json.loads(report.read_text()), focus)
     return [one for one in found if not skip or not re.search(skip, one.spec)]
 

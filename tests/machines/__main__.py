@@ -1,12 +1,13 @@
 """`python -m tests.machines run|test|part|all|stress …`: a command or tests, on this host or in a guest."""
 
 import argparse
+import contextlib
 import os
 import secrets
 import signal
 import sys
 
-from tests.machines import Unavailable
+from tests.machines import Unavailable, host
 from tests.machines.parts import BY_NAME, PARTS
 from tests.machines.run import MACHINES, Request, missing, run_command, run_kernel_tests, run_part, run_rounds
 from tests.machines.side_by_side import run_side_by_side
@@ -22,8 +23,11 @@ def main(arguments: list[str]) -> int:
     if settings.action in ("stress", "rounds") and not rest:
         parser.error(f"no tests: python -m tests.machines {settings.action} MACHINE -- PYTEST-ARGUMENTS")
     signal.signal(signal.SIGTERM, _terminated)
+    is_part_of_all = settings.action == "part" and settings.reports
+    kept = contextlib.nullcontext() if is_part_of_all else host.kernel_settings_kept()
     try:
-        return _done(settings, rest)
+        with kept:
+            return _done(settings, rest)
     except Unavailable as reason:
         print(f"{settings.name or settings.machine}: {reason}", file=sys.stderr)
         return 1

@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from evenkeel.api.config import Profile
+from evenkeel.host.kernel_settings import kernel_settings
 from tests.kernel.cgroups import hierarchies
 from tests.machines import PROJECT, Unavailable
 
@@ -28,6 +30,27 @@ def require_cgroups() -> None:
     refused = sorted({str(path) for path in found.values() if not os.access(path, os.W_OK)})
     if refused:
         raise Unavailable(f"no cgroups can be made in {', '.join(refused)}: read-only")
+
+
+@contextlib.contextmanager
+def kernel_settings_kept(proc: str = "/proc") -> Iterator[None]:
+    """The settings of the whole machine that agents change are as before at the end. An agent of a cluster changes them
+    as kubelet does, and one that is killed does not put them back. For a whole run: its parts are beside each other."""
+    files = [Path(one.path(proc)) for one in kernel_settings(Profile.KUBERNETES)]
+    before = {file: text for file in files if (text := _read(file)) is not None}
+    try:
+        yield
+    finally:
+        for file, text in before.items():
+            if _read(file) != text:
+                file.write_text(text)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text()
+    except OSError:  # this kernel does not have it
+        return None
 
 
 def run(command: Sequence[str], variables: Mapping[str, str], *, time_limit_seconds: float) -> int:
