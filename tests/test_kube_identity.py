@@ -1,14 +1,19 @@
 """Certificates of a node: their renewal, and which servers `evenkeel join` trusts. The rest is in tests/cluster."""
 
+import asyncio
 import base64
 import hmac
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.errors import EvenkeelError
+from evenkeel.kube import node_certificate
 from evenkeel.kube.certificates import (
     Certificate,
     certificates_of,
@@ -20,9 +25,10 @@ from evenkeel.kube.certificates import (
 from evenkeel.kube.cluster import ClusterFlags, cluster_from
 from evenkeel.kube.cluster_checks import Asked, ClusterFacts, clock_skew, cluster_checks
 from evenkeel.kube.join import BootstrapToken, checked_hash, server_from, verified
-from evenkeel.kube.node_certificate import SERVING, NodeCertificate
+from evenkeel.kube.node_certificate import CLIENT, SERVING, NodeCertificate, Renewal
 from evenkeel.kube.node_object import KUBELET_VERSION
 from tests.certificates import make_certificate
+from tests.models.api_server import kubeconfig
 
 TOKEN = BootstrapToken.parse("abcdef.0123456789abcdef")
 
@@ -236,3 +242,54 @@ def test_doctor_says_what_is_wrong_with_a_node_and_how_to_mend_it(name: str, sta
     (found,) = [one for one in cluster_checks(seen) if one.name == name]
     assert found.state == state
     assert found.mends or state == "unknown"
+
+
+class Unsigned(NodeCertificate):
+    """Is due, and expires when the node has waited a moment for its successor, which only the token brings."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(str(directory / "client.pem"), "web1", CLIENT)
+        self.now = 1000.0
+        self.not_after = self.now + 0.01
+        self.asked_by: list[str] = []
+        self.is_new = asyncio.Event()
+
+    def read(self) -> Any:
+        return SimpleNamespace(not_after=self.not_after)
+
+    def due_at(self, present: Certificate) -> float:
+        return present.not_after if self.is_new.is_set() else 0.0
+
+    async def renew(self, client: Any, on_asked: Any) -> Any:
+        self.asked_by.append("node" if client is None else "token")
+        if client is None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.now = self.not_after + 1
+        self.not_after = self.now + 3600
+        self.is_new.set()
+        return self.read()
+
+
+def test_a_certificate_that_expires_while_the_node_waits_for_the_next_is_replaced_with_the_token(
+    tmp_path, monkeypatch, caplog
+):
+    certificate, _ = make_certificate(tmp_path)
+    bootstrap = kubeconfig(tmp_path, 1, certificate, {"token": "of-the-bootstrap"})
+    monkeypatch.setattr(node_certificate, "_BACKOFF_SECONDS", (0.001, 0.001))
+
+    async def story() -> list[str]:
+        unsigned = Unsigned(tmp_path)
+        monkeypatch.setattr(node_certificate, "time", SimpleNamespace(time=lambda: unsigned.now))
+        renewal = Renewal(unsigned, None, str(bootstrap))  # type: ignore[arg-type]
+        running = asyncio.create_task(renewal.run())
+        async with asyncio.timeout(60):
+            await unsigned.is_new.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return unsigned.asked_by
+
+    assert asyncio.run(story()) == ["node", "token"]
+    (warned,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "it has expired before the cluster has signed another one" in warned
