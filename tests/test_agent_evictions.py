@@ -6,7 +6,10 @@ import json
 import pytest
 
 from evenkeel.agent.agent import Agent
+from evenkeel.api.config import KubeletConfiguration
 from evenkeel.pressure.intents import Intent, Intents
+from evenkeel.pressure.watch.messages import INTENTS_NAME
+from evenkeel.pressure.watch.process import INTENT_SLOTS
 from evenkeel.runtime.interface import Launch, StartFailed
 from tests.models.agents import Place, pods_of, until
 from tests.models.memory_files import (
@@ -135,6 +138,36 @@ def test_an_eviction_while_a_container_starts_is_not_taken_for_a_failure_of_its_
             assert failed.message == (
                 "cannot start container main: the pod was stopped while it was being set up: Evicted"
             )
+
+    asyncio.run(story())
+
+
+@pytest.mark.req("A20", "E14")
+def test_an_eviction_while_a_container_starts_that_the_watch_has_not_reported_yet_is_an_eviction(tmp_path):
+    """The watch writes its intent, kills, and reports. The runtime tells of the failed start before the report."""
+    config = KubeletConfiguration(eviction_hard={"memory.available": "100Mi"})
+    place = Place(str(tmp_path), config)
+    never = PODS.replace('"spec": {"containers"', '"spec": {"restartPolicy": "Never", "containers"')
+
+    def killed(launch: Launch) -> None:
+        if launch.attempt.uid == "u-batch":
+            noted = Intents(place.directory, print, INTENTS_NAME, INTENT_SLOTS)
+            noted.write(Intent("u-batch", "it used too much", place.now))
+            noted.close()
+            raise StartFailed("the container's process was killed while it was being set up")
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            place.runtime.on_start = killed
+            await agent.apply(pods_of(never))
+            await until(lambda: phase(agent, "batch") == "Failed")
+            status = agent.pod("default/batch").status
+            assert (status.reason, status.message) == ("Evicted", "it used too much")
+            (failed,) = [one for one in agent.events("default/batch") if one.reason == "Failed"]
+            assert failed.message == (
+                "cannot start container main: the pod was stopped while it was being set up: Evicted"
+            )
+            await agent.watches.memory.close(end=True)
 
     asyncio.run(story())
 

@@ -189,6 +189,7 @@ class PodUpdates:
         elif outcome.no_image:
             state = changes.no_image(record.state, name, outcome.no_image, message, now, self._settings)
         else:
+            record = self._after_observers(record)
             if record.state.verdict is not None:
                 # The pod was killed while the container was being set up. The runtime can only guess the reason.
                 message = f"the pod was stopped while it was being set up: {record.state.verdict.reason}"
@@ -207,6 +208,12 @@ class PodUpdates:
         if outcome.no_image == ERR_IMAGE_PULL:
             text = f'Back-off pulling image "{container.image}"'
             self._event_recorder.record(NORMAL, "BackOff", text, record.pod, name)
+
+    def _after_observers(self, record: PodRecord) -> PodRecord:
+        """The record after the observers have heard that a container has ended: it may have been evicted."""
+        for observer in self._observers:
+            observer.exited(record.uid)
+        return self._pod_store.get(record.uid) or record
 
     def exited(self, attempt: Attempt, exit_: Exit) -> None:
         """Records the end of an attempt. Nothing changes if the end is already known, or if the attempt is not the

@@ -112,7 +112,8 @@ class PodObserver:
     """
 
     def exited(self, uid: str) -> None:
-        """A container of the pod has ended. The pod's record does not contain this yet."""
+        """A container of the pod has ended, also while it was being set up. The pod's record does not contain this
+        yet."""
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
         """A step has handled the pod, and its record is committed. None: the pod is gone."""
