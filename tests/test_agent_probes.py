@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from evenkeel.api.container import (
 from evenkeel.policy.lifecycle.probe_results import ProbeKind, ProbeOutcome
 from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
 from tests.models.agents import drive, pods_of, until
+from tests.reserved_port import ReservedPort
 
 PATIENT_SECONDS = 30.0
 ATTEMPT = Attempt("uid", "c", 1)
@@ -292,11 +294,11 @@ def test_a_tcp_probe_passes_where_somebody_listens():
     def ask(port):
         return asyncio.run(ask_tcp(TCPSocketAction(port), Container(), PATIENT_SECONDS))
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        assert ask(port) == Answer(True)
-    gone = ask(port)
-    assert (gone.is_success, f"127.0.0.1:{port}" in gone.message) == (False, True)
+    with closing(ReservedPort()) as port:
+        with socket.create_server(("127.0.0.1", port.number)):
+            assert ask(port.number) == Answer(True)
+        gone = ask(port.number)
+        assert (gone.is_success, f"127.0.0.1:{port.number}" in gone.message) == (False, True)
 
 
 class Asked:

@@ -17,6 +17,7 @@ from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.drivers.v1 import V1Driver
 from evenkeel.cgroup.drivers.v2 import V2Driver
 from evenkeel.cgroup.tree import Cgroup, Kind, Version
+from tests.descriptors import alone, descriptors
 from tests.models.cgroup_files import V1, V2, cgroup_at, crowd, setting, tree
 
 
@@ -35,10 +36,6 @@ def driver(mount: Path) -> Iterator[V2Driver]:
     made = V2Driver(str(mount), Bounds("/top"), patience_seconds=0.01)
     yield made
     made.close()
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_observing_tells_files_that_are_set_and_cgroups_that_should_not_be_there(
@@ -90,6 +87,7 @@ def test_an_observation_is_the_same_object_until_something_changes(driver: V2Dri
     assert driver.observe(wanted) is not second
 
 
+@alone
 def test_files_of_cgroups_that_left_the_plan_are_closed(driver: V2Driver, mount: Path):
     both = []
     for name in ("podx", "pody"):
@@ -97,26 +95,27 @@ def test_files_of_cgroups_that_left_the_plan_are_closed(driver: V2Driver, mount:
         both.append(Cgroup(f"/top/kubepods/{name}", Kind.POD, (setting("memory.max"),)))
     root = Cgroup("/top/kubepods", Kind.ROOT, ())
     driver.observe(tree(root, both[0]))
-    before = open_descriptors()
+    before = descriptors()
     driver.observe(tree(root, *both))
-    assert open_descriptors() > before
+    assert descriptors() > before
 
     driver.observe(tree(root, both[0]))
 
-    assert open_descriptors() == before
+    assert descriptors() == before
 
 
+@alone
 def test_closing_a_driver_leaves_nothing_open(mount: Path):
     cgroup_at(mount, "/top/kubepods", **{name.replace(".", "__"): text.decode() for name, text in V2.items()})
-    before = open_descriptors()
+    before = descriptors()
     driver = V2Driver(str(mount), Bounds("/top"))
     driver.observe(tree(Cgroup("/top/kubepods", Kind.ROOT, (setting("memory.stat"),))))
     driver.statistics("/top/kubepods")
-    assert open_descriptors() > before
+    assert descriptors() > before
 
     driver.close()
 
-    assert open_descriptors() == before
+    assert descriptors() == before
 
 
 def test_a_long_setting_is_read_whole(driver: V2Driver, mount: Path):
@@ -292,7 +291,7 @@ def test_a_low_limit_on_open_files_is_raised(mount: Path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     driver = V2Driver(str(mount), Bounds("/top"))
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 30, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 30, hard))
         assert len(driver.observe(wanted)) == len(wanted.cgroups)
     finally:
         driver.close()

@@ -1,7 +1,7 @@
 """gRPC probes, asked of a real gRPC server and of servers that are none."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 
 import grpc
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from evenkeel.agent.grpc_health import ask_grpc
 from evenkeel.agent.probe_requests import Answer
 from evenkeel.api.container import GRPCAction
+from tests.reserved_port import ReservedPort
 
 SERVING, NOT_SERVING = 1, 2
 LONG = "service-" * 40  # longer than one byte of protobuf counts
@@ -132,11 +133,7 @@ def test_what_is_no_grpc_is_a_failure_and_is_read_up_to_a_limit(said, told):
 
 
 def test_a_port_where_nobody_listens_is_a_failure():
-    async def ask():
-        async with await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-        return await ask_grpc(GRPCAction(port), 20.0)
-
-    answer = asyncio.run(ask())
+    with closing(ReservedPort()) as port:
+        answer = asyncio.run(ask_grpc(GRPCAction(port.number), 20.0))
     assert answer.is_success is False
     assert "Connect call failed" in answer.message

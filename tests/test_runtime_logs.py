@@ -15,7 +15,7 @@ from evenkeel.runtime import log_reading
 from evenkeel.runtime.log_reading import follow, read_logs
 from evenkeel.runtime.log_relay import LONGEST_LINE_BYTES, LogLimits, LogRelay
 from evenkeel.runtime.termination_messages import termination_message
-from tests.descriptors import descriptors
+from tests.descriptors import alone, descriptors
 
 NOON_NS = 1_767_268_800_123_456_789  # 2026-01-01T12:00:00.123456789Z
 DEFAULT = LogLimits()
@@ -439,6 +439,7 @@ def test_a_symlink_for_a_termination_message_is_not_followed(tmp_path: Path) -> 
     )
 
 
+@alone
 def test_a_log_that_is_rotated_while_it_is_followed_keeps_no_old_file_open(tmp_path: Path):
     path = tmp_path / "1.log"
     path.write_bytes(b"2026-01-01T12:00:00.000000000Z stdout F 0\n")

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -23,6 +23,7 @@ from tests.kernel.waiting import eventually
 from tests.models.agents import pods_of
 from tests.models.http_client import Http, ask
 from tests.models.manifests import POD, PODS
+from tests.reserved_port import ReservedPort
 
 TOKEN, ADMIN = "t" * 32, "a" * 32
 
@@ -308,10 +309,9 @@ def test_an_agent_with_pods_starts_though_its_port_is_taken_and_listens_when_it_
     """A pod with the host's network may take the port while there is no agent."""
     (tmp_path / "pods" / "some-uid").mkdir(parents=True)
 
-    async def start(taken: socket.socket) -> None:
+    async def start(taken: socket.socket, port: int) -> None:
         from evenkeel.server.app import serve
 
-        port = taken.getsockname()[1]
         endpoint = endpoint_from(asked._replace(listen=f"127.0.0.1:{port}"))
         server = await serve(FakeFront(), str(tmp_path), endpoint=endpoint)
         try:
@@ -325,8 +325,8 @@ def test_an_agent_with_pods_starts_though_its_port_is_taken_and_listens_when_it_
         finally:
             await server.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        asyncio.run(asyncio.wait_for(start(taken), 30))
+    with closing(ReservedPort()) as port, socket.create_server(("127.0.0.1", port.number)) as taken:
+        asyncio.run(asyncio.wait_for(start(taken, port.number), 30))
 
 
 # A real Prometheus
@@ -354,8 +354,8 @@ def test_prometheus_scrapes_every_page_of_metrics(agent, asked, certificate, pro
         check=False,
     )
     assert checked.returncode == 0, checked.stderr
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        own = free.getsockname()[1]
+    port_of_its_own = ReservedPort()
+    own = port_of_its_own.number
     log = (tmp_path / "prometheus.log").open("w")
     server = subprocess.Popen(
         [
@@ -376,6 +376,7 @@ def test_prometheus_scrapes_every_page_of_metrics(agent, asked, certificate, pro
         server.terminate()
         server.wait(30)
         log.close()
+        port_of_its_own.close()
 
 
 def until_scraped(port, server, query, count):
