@@ -75,10 +75,26 @@ def written(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_what_the_host_runs_is_asked_to_end(tmp_path: Path):
-    asked = tmp_path / "asked"
-    script = f"trap 'touch {asked}; exit 3' TERM; while :; do sleep 0.01; done"
-    assert host.run(["sh", "-c", script], {}, time_limit_seconds=0.5) == 124
+class TimeIsOver(subprocess.Popen[bytes]):
+    """The time limit is over when the command has written a file."""
+
+    file: Path
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout == LIMIT_SECONDS:
+            eventually(self.file.exists)
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return super().wait(timeout)
+
+
+LIMIT_SECONDS = 86400.0
+
+
+def test_what_the_host_runs_is_asked_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked, TimeIsOver.file = tmp_path / "asked", tmp_path / "hears"
+    monkeypatch.setattr(subprocess, "Popen", TimeIsOver)
+    script = f"trap 'touch {asked}; exit 3' TERM; touch {TimeIsOver.file}; while :; do sleep 0.01; done"
+    assert host.run(["sh", "-c", script], {}, time_limit_seconds=LIMIT_SECONDS) == 124
     assert asked.exists()
 
 

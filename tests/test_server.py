@@ -321,8 +321,14 @@ def test_a_silent_client_is_dropped(limited):
 
 
 def test_a_client_that_never_ends_its_head_is_refused_and_dropped(limited):
-    with Http(limited(head_seconds=0.1)) as http:
+    agent = limited(head_seconds=0.1)
+
+    def begun() -> Http:
+        http = Http(agent)
         http.send("GET /pods HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        return http
+
+    with agent.call(begun) as http:  # in the server's own thread: it accepts it when all of that is there
         status, answer = http.answer()
         assert (status, answer["message"]) == (408, "the request did not come within 0.1 seconds")
         assert http.is_closed()
