@@ -173,3 +173,53 @@ def test_delete_takes_those_with_the_labels_and_no_others(cli):
     assert cli("delete", "svc", "--all")[1] == 'service "web" deleted\n'
     assert cli("delete", "configmaps", "-l", "app=other")[:2] == (0, "")
     assert cli("get", "cm,svc", "-o", "name")[1] == "configmap/settings\n"
+
+
+# Templates
+
+
+def test_a_template_is_applied_to_one_object_or_to_the_list(cli):
+    assert cli("get", "pod", "web", "-o", "jsonpath={.metadata.name}") == (0, "web", "")
+    assert cli("get", "pods", "-o", "jsonpath={.items[*].metadata.name}") == (0, "web cache", "")
+    assert cli("get", "pods,svc", "-o", 'jsonpath={range .items[*]}{.kind}{"\\n"}{end}')[1].split() == [
+        "Pod",
+        "Pod",
+        "Service",
+    ]
+    assert cli("get", "job", "import", "-o", "jsonpath=.spec.template.spec.containers[0].image")[1] == "host"
+    assert cli("get", "cm", "settings", "-o", "jsonpath={.data.MODE}")[1] == "fast"
+    assert cli("get", "node", "-o", "jsonpath={.status.capacity.cpu}")[1] == "8"
+    assert cli("get", "events", "-o", "jsonpath={.kind}")[1] == "List"
+
+
+def test_columns_are_those_that_are_asked_for(cli):
+    columns = "custom-columns=NAME:.metadata.name,IMAGE:spec.containers[*].image,NOTHING:.a"
+    assert [line.split() for line in cli("get", "pods", "-o", columns)[1].splitlines()] == [
+        ["NAME", "IMAGE", "NOTHING"],
+        ["web", "host", "<none>"],
+        ["cache", "host", "<none>"],
+    ]
+    assert cli("get", "node", "-o", "custom-columns=CPU:.status.capacity.cpu")[1].split() == ["CPU", "8"]
+    reasons = cli("get", "events", "-o", "custom-columns=WHY:.reason")
+    assert reasons[0] == 0
+
+
+@pytest.mark.parametrize(
+    "form, problem",
+    [
+        ("jsonpath={.a", "a { has no } after it"),
+        ("custom-columns=NAME", '"NAME" is no column: write HEAD:PATH'),
+        ("custom-columns=A:.a,", '"" is no column'),
+        ("table", '"table" is not one of wide, name, json, yaml, jsonpath=TEMPLATE and custom-columns'),
+    ],
+)
+def test_a_wrong_form_is_named_before_the_agent_is_asked(cli, form, problem):
+    code, out, err = cli("get", "pods", "-o", form)
+    assert (code, out) == (2, "")
+    assert problem in err
+
+
+def test_a_template_that_does_not_fit_is_a_sentence(cli):
+    code, out, err = cli("get", "pod", "web", "-o", "jsonpath={.spec.containers[3].name}")
+    assert (code, out) == (1, "")
+    assert "[3] is outside a list of 1" in err

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from evenkeel.cli.arguments import add_namespace_flag, add_state_flag
 from evenkeel.cli.client import client_from
+from evenkeel.cli.output_forms import COLUMNS, JSONPATH, WORDS
 from evenkeel.errors import EvenkeelError
 
 USAGE = "bash|zsh|tcsh | containers POD [-n NS]"
@@ -53,7 +54,10 @@ _evenkeel_kinds() {
   compgen -W "pods deployments replicasets statefulsets daemonsets jobs cronjobs services pvc configmaps secrets \\
     node events" -- "$1"
 }
-""",
+_evenkeel_forms() {
+  compgen -W "FORMS" -- "$1"
+}
+""".replace("FORMS", " ".join((*WORDS, JSONPATH, COLUMNS))),
     "zsh": """
 _evenkeel_pods() {
   local -a names flags
@@ -90,6 +94,8 @@ _KIND_WORDS = (
     "services pvc configmaps secrets node events"
 )
 _NAMES = {"bash": "_evenkeel_pods", "zsh": "_evenkeel_pods"}
+_FORM_WORDS = f"({' '.join((*WORDS, JSONPATH, COLUMNS))})"
+_FORMS = {"bash": "_evenkeel_forms", "zsh": _FORM_WORDS, "tcsh": _FORM_WORDS}
 _KINDS = {"bash": "_evenkeel_kinds", "zsh": f"({_KIND_WORDS})", "tcsh": f"({_KIND_WORDS})"}
 
 
@@ -123,6 +129,8 @@ def run(args: argparse.Namespace) -> int:
             action.complete = dict.fromkeys(_NAMES, "_evenkeel_containers")  # type: ignore[attr-defined]
         elif action.dest in ("source", "target") and args.shell in _NAMES:
             action.complete = dict.fromkeys(_NAMES, "_evenkeel_places")  # type: ignore[attr-defined]
+        elif action.dest == "output" and action.choices is None:
+            action.complete = _FORMS  # type: ignore[attr-defined]
         elif action.dest == "kind":
             action.complete = _KINDS  # type: ignore[attr-defined]
         elif action.metavar in ("FILE", "SNAPSHOT"):

@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from evenkeel.cli.arguments import PODS, add_namespace_flag, add_state_flag, named
 from evenkeel.cli.client import Client, client_from
-from evenkeel.cli.output import STRUCTURED, Table, age, print_structured
+from evenkeel.cli.output import STRUCTURED, Table, age
+from evenkeel.cli.output_forms import cells_of, columns_of, heads_of, print_whole
 from evenkeel.errors import EvenkeelError
 
 USAGE = "[POD | --for pod/NAME] [-n NS|-A] [-f] [--most N] [-o json|yaml]"
@@ -71,19 +73,21 @@ def show_events(
         for event in client.lines("/events", **parameters)
         if not namespace or event.get("pod", "").partition("/")[0] in ("", namespace)
     )
-    if form and not follows:
-        print_structured({"kind": "List", "items": list(events)}, form)
-        return 0
-    if form:
+    columns = columns_of(form)
+    if form and not columns:
+        if not follows:
+            print_whole({"kind": "List", "items": list(events)}, form)
+            return 0
         for event in events:
-            print_structured(event, form)
+            print_whole(event, form)
             sys.stdout.flush()
         return 0
-    table = Table(_HEADS)
+    table = Table(heads_of(columns) if columns else _HEADS)
+    row = partial(cells_of, columns) if columns else _row
     if follows:
         for event in events:
-            table.print_rows([_row(event)])
-    elif rows := [_row(event) for event in events]:
+            table.print_rows([row(event)])
+    elif rows := [row(event) for event in events]:
         table.print_rows(rows)
     else:
         print("no events", file=sys.stderr)

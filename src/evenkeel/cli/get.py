@@ -18,13 +18,20 @@ from evenkeel.cli.arguments import (
 )
 from evenkeel.cli.client import Client, client_from, reported
 from evenkeel.cli.listing import Listing, Request, Row, add_selector_flag, printer, selecting, show
-from evenkeel.cli.output import NONE, STRUCTURED, Table, age_of, print_structured
+from evenkeel.cli.output import NONE, Table, age_of
+from evenkeel.cli.output_forms import (
+    add_output_flag,
+    columns_of,
+    print_columns,
+    print_whole,
+    takes_whole,
+)
 from evenkeel.cli.pod_text import summary
 from evenkeel.errors import EvenkeelError
 
 USAGE = (
     "pods|pod NAME…|deployments|…|services|pvc|secrets|node|events|all [-n NS|-A] [-l LABELS] "
-    "[-o wide|name|json|yaml] [-w]"
+    "[-o wide|name|json|yaml|jsonpath=…|custom-columns=…] [-w]"
 )
 EXAMPLES = """examples:
   evenkeel get pods                      the pods of namespace default, with their status
@@ -39,6 +46,12 @@ EXAMPLES = """examples:
   evenkeel get deployments               replicas that are ready, updated and available; also rs, sts, ds, jobs, cj
   evenkeel get node                      the capacity of the node, and what pods may use of it
   evenkeel get events                    the events of namespace default and of the node
+  evenkeel get pods -o jsonpath='{range .items[*]}{.metadata.name}{"\\t"}{.status.phase}{"\\n"}{end}'
+                                         a line for each pod; also {.items[?(@.spec.priority>0)].metadata.name}
+  evenkeel get pod web -o jsonpath='{.metadata.labels.app\\.kubernetes\\.io/name}'
+                                         a dot of a name is escaped
+  evenkeel get pods -o custom-columns=NAME:.metadata.name,IMAGES:.spec.containers[*].image
+                                         a table of these columns
 """
 Json = dict[str, Any]
 _ALL = "all"
@@ -59,9 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_namespace_flag(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="those of every namespace")
     add_selector_flag(parser)
-    parser.add_argument(
-        "-o", "--output", choices=("wide", "name", *STRUCTURED), help="print this form and not a table"
-    )
+    add_output_flag(parser)
     parser.add_argument("--show-labels", action="store_true", help="a last column with the labels")
     parser.add_argument("-w", "--watch", action="store_true", help="go on with changes")
     add_state_flag(parser)
@@ -78,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         from evenkeel.cli.events import show_events
 
         if len(names) > 1 or args.selector is not None or args.output in ("wide", "name"):
-            raise EvenkeelError("get events takes at most one pod, -o json or -o yaml, and no -l")
+            raise EvenkeelError("get events takes at most one pod, no -l, and neither -o wide nor -o name")
         pod = f"{args.namespace}/{names[0]}" if names else ""
         namespace = "" if args.all_namespaces or pod else args.namespace
         return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
@@ -205,8 +216,11 @@ def _get_node(client: Client, form: str | None) -> int:
 
     node = client.get("/node")
     name = node["metadata"].get("name", "")
-    if form in STRUCTURED:
-        print_structured(node, form)
+    if form and takes_whole(form):
+        print_whole(node, form)
+        return 0
+    if columns := columns_of(form):
+        print_columns(columns, node)
         return 0
     if form == "name":
         print(f"node/{name}")

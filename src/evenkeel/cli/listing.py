@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evenkeel.cli.client import Client, found_by_name, reported
-from evenkeel.cli.output import NO_WIDTHS, NONE, STRUCTURED, Table, print_structured
+from evenkeel.cli.output import NO_WIDTHS, NONE, Table
+from evenkeel.cli.output_forms import cells_of, columns_of, heads_of, print_whole, takes_whole
 from evenkeel.errors import EvenkeelError
 from evenkeel.named_tuples import NamedTuple
 
@@ -78,11 +79,11 @@ def show(listings: Sequence[Listing], request: Request) -> int:
     answers = [(listing, *request.found(listing)) for listing in listings]
     failures = [failure for _, _, failed in answers for failure in failed]
     everything = [one for _, found, _ in answers for one in found]
-    if request.form in STRUCTURED:
+    if request.form and takes_whole(request.form):
         if len(request.names) == 1 and len(everything) == 1:
-            print_structured(everything[0], request.form)
+            print_whole(everything[0], request.form)
         elif not failures:
-            print_structured({"apiVersion": "v1", "kind": "List", "items": everything}, request.form)
+            print_whole({"apiVersion": "v1", "kind": "List", "items": everything}, request.form)
         return reported(failures)
     is_first = True
     for listing, found, _ in answers:
@@ -111,9 +112,12 @@ def printer(
     """A function that prints objects, and can be called again for changes."""
     if request.form == "name":
         return lambda found: _print_lines(map(listing.full_name, found))
-    if request.form in STRUCTURED:
+    if request.form and takes_whole(request.form):
         form = request.form
         return lambda found: _print_documents(found, form)
+    if columns := columns_of(request.form):
+        chosen = Table(heads_of(columns), widths)
+        return lambda found: chosen.print_rows([cells_of(columns, one) for one in found])
     heads, row = listing.table(request)
     has_namespace = not request.namespace
 
@@ -144,7 +148,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 def _print_documents(found: Sequence[Json], form: str) -> None:
     for one in found:
-        print_structured(one, form)
+        print_whole(one, form)
         if form == "yaml":
             print("---")
         sys.stdout.flush()
