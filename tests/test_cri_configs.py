@@ -69,6 +69,17 @@ def test_network_files_are_copies_in_the_attempts_directory_and_never_the_hosts(
         assert mounts[path].readonly == is_read_only
 
 
+@pytest.mark.parametrize(
+    ("written", "number"), [("", 0), ("None", 0), ("HostToContainer", 1), ("Bidirectional", 2)]
+)
+def test_mounts_that_come_later_are_seen_if_the_manifest_says_so(written: str, number: int):
+    asked = launch(1, POD)
+    mounts = tuple(one._replace(mount_propagation=written) for one in asked.container.volume_mounts)
+    config = container_config(asked._replace(container=asked.container._replace(volume_mounts=mounts)), PATHS)
+    assert {one.container_path: one.propagation for one in config.mounts}["/own"] == number
+    assert sum(one.propagation for one in config.mounts) == number * len(mounts)
+
+
 def test_a_volume_takes_the_place_of_a_network_file():
     pod = POD.replace("/own", "/etc/hosts")
     asked = launch(1, pod)

@@ -107,6 +107,8 @@ def pod(**spec: Any) -> str:
     [
         ({"schedulingGates": [{"name": "a"}]}, "spec.schedulingGates", "would never start"),
         ({"os": {"name": "windows"}}, "spec.os", "runs Linux"),
+        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "spec.nodeSelector", "another system than Linux"),
+        ({"nodeSelector": {"beta.kubernetes.io/os": "windows"}}, "spec.nodeSelector", "another system"),
         (
             {"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]},
             "spec.volumes[0].nfs",
@@ -156,7 +158,7 @@ def test_a_source_of_a_variable_that_is_refused_is_one_mistake():
 def test_what_is_for_others_is_taken_in_silence():
     spec = {
         "affinity": {"nodeAffinity": {}},
-        "nodeSelector": {"disk": "ssd"},
+        "nodeSelector": {"disk": "ssd", "kubernetes.io/os": "linux"},
         "serviceAccountName": "me",
         "automountServiceAccountToken": False,
         "os": {"name": "linux"},

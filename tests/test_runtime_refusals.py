@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenkeel.api.container import Container, SecurityContext
+from evenkeel.api.container import Container, SecurityContext, VolumeMount
 from evenkeel.api.pod import ObjectMeta, Pod, PodSecurityContext, PodSpec
 from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.runtime.environment import groups, identity
@@ -44,6 +44,21 @@ def test_a_container_without_a_command_is_refused_with_its_field():
 )
 def test_an_image_of_a_registry_may_have_a_program_of_its_own(image):
     assert why(PLAIN._replace(image=image, command=())) == ""
+
+
+@pytest.mark.parametrize("propagation", ["HostToContainer", "Bidirectional"])
+def test_a_process_sees_no_mounts_that_come_later_and_says_who_does(propagation):
+    mounts = (
+        VolumeMount("v", "/a", mount_propagation="None"),
+        VolumeMount("v", "/b", mount_propagation=propagation),
+    )
+    volumes = (Volume("v", empty_dir=EmptyDirVolumeSource()),)
+    told = why(PLAIN._replace(volume_mounts=mounts), volumes=volumes)
+    assert told.startswith(
+        f"spec.containers[0].volumeMounts[1].mountPropagation: {propagation} is not supported"
+    )
+    assert "--runtime-endpoint" in told
+    assert why(PLAIN._replace(volume_mounts=mounts[:1]), volumes=volumes) == ""
 
 
 def test_only_root_gives_containers_another_user():

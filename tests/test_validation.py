@@ -384,6 +384,16 @@ def test_volumes_have_different_names():
         ([{"name": "v", "mountPath": "/v"}] * 2, "Invalid", "volumeMounts[1].mountPath"),
         ([{"name": "v", "mountPath": "/v", "subPath": "../x"}], "Invalid", "volumeMounts.subPath"),
         ([{"name": "v", "mountPath": "/v", "subPath": "/x"}], "Invalid", "volumeMounts.subPath"),
+        (
+            [{"name": "v", "mountPath": "/v", "mountPropagation": "Shared"}],
+            "NotSupported",
+            "volumeMounts[0].mountPropagation",
+        ),
+        (
+            [{"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}],
+            "Forbidden",
+            "volumeMounts[0].mountPropagation",
+        ),
     ],
 )
 def test_a_bad_mount_is_refused(mounts, kind, field):

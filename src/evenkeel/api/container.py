@@ -64,12 +64,21 @@ class EnvFromSource(NamedTuple):
     secret_ref: SecretEnvSource | None = None
 
 
+NO_PROPAGATION, HOST_TO_CONTAINER, BIDIRECTIONAL = "None", "HostToContainer", "Bidirectional"
+
+
 class VolumeMount(NamedTuple):
     name: str = ""
     mount_path: str = ""
     sub_path: str = ""
     read_only: bool = False
     sub_path_expr: str = ""
+    mount_propagation: str = ""
+
+    @property
+    def propagates(self) -> bool:
+        """Whether mounts that are made later are seen across the border of the container."""
+        return self.mount_propagation in (HOST_TO_CONTAINER, BIDIRECTIONAL)
 
 
 class ContainerPort(NamedTuple):

@@ -5,16 +5,29 @@ Such a field is refused, with a hint. A field for the scheduler or for other par
 docs/pod-fields.md has all fields; a test compares it with this table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from evenkeel.named_tuples import NamedTuple
 
 
+def _always(value: object) -> bool:  # noqa: ARG001
+    return True
+
+
 class Verdict(NamedTuple):
-    """`refusal` is empty for a field without meaning. `harmless` values ask for what is the case anyway."""
+    """`refusal` is empty for a field without meaning. `harmless` values ask for what is the case anyway; of all others,
+    `concerns` says whether they are refused."""
 
     refusal: str = ""
     harmless: tuple[object, ...] = ()
+    concerns: Callable[[object], bool] = _always
+
+
+def _is_of_other_system(selector: object) -> bool:
+    """Whether a nodeSelector asks for machines with another system. Other labels are for the scheduler."""
+    return isinstance(selector, Mapping) and any(
+        selector.get(label, "linux") != "linux" for label in ("kubernetes.io/os", "beta.kubernetes.io/os")
+    )
 
 
 NO_MEANING = Verdict()
@@ -47,10 +60,14 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
         **dict.fromkeys(
             (
                 "affinity", "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
-                "nodeSelector", "preemptionPolicy", "readinessGates", "schedulerName",
+                "preemptionPolicy", "readinessGates", "schedulerName",
                 "schedulingGroup", "serviceAccount", "topologySpreadConstraints",
             ),
             NO_MEANING,
+        ),
+        "nodeSelector": Verdict(
+            "it asks for another system than Linux, which this node runs; leave the object out on this node",
+            concerns=_is_of_other_system,
         ),
         "os": Verdict("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
         "resourceClaims": Verdict("this node gives no devices to pods; leave it out"),
@@ -81,7 +98,6 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     },
     "V1VolumeMount": {
         "bindMountOptions": Verdict("leave it out"),
-        "mountPropagation": Verdict("mounts of the host and of the pod stay apart; write None", ("None",)),
         "recursiveReadOnly": Verdict("write Disabled, or readOnly: true alone", ("Disabled", "IfPossible")),
     },
     "V1VolumeProjection": dict.fromkeys(("clusterTrustBundle", "podCertificate"), _CLUSTER),
@@ -105,4 +121,6 @@ def verdict_of(kubernetes_type: str, field: str) -> Verdict | None:
 
 def refusal(verdict: Verdict, value: object) -> str:
     """Why the value is refused; empty if it is not. What is empty or false asks for nothing."""
-    return "" if not value or value in verdict.harmless else verdict.refusal
+    if not value or value in verdict.harmless or not verdict.concerns(value):
+        return ""
+    return verdict.refusal

@@ -120,7 +120,13 @@ def _container(
     yield from _texts(container, path)
     yield from environment(container.env, f"{path}.env")
     yield from environment_sources(container.env_from, f"{path}.envFrom")
-    yield from mount_problems(container.volume_mounts, volumes, f"{path}.volumeMounts")
+    security = container.security_context
+    yield from mount_problems(
+        container.volume_mounts,
+        volumes,
+        f"{path}.volumeMounts",
+        is_privileged=bool(security and security.privileged),
+    )
     yield from container_requirements(container.resources, f"{path}.resources")
     yield from _resize(container.resize_policy, f"{path}.resizePolicy", spec.restart_policy)
     if container.security_context is not None:

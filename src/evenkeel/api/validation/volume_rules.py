@@ -4,7 +4,7 @@ containers.
 
 from collections.abc import Iterable
 
-from evenkeel.api.container import VolumeMount
+from evenkeel.api.container import BIDIRECTIONAL, HOST_TO_CONTAINER, NO_PROPAGATION, VolumeMount
 from evenkeel.api.pod import Pod
 from evenkeel.api.pod_fields import CLUSTER_ONLY
 from evenkeel.api.problems import (
@@ -47,6 +47,7 @@ _MAPS = ("metadata.annotations", "metadata.labels")
 _FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid")
 _LONGEST_NAME_BYTES = 255
 _SHORTEST_TOKEN_SECONDS, _LONGEST_TOKEN_SECONDS = 600, 1 << 32
+_PROPAGATIONS = (BIDIRECTIONAL, HOST_TO_CONTAINER, NO_PROPAGATION)
 
 
 class CheckedVolumes(NamedTuple):
@@ -100,7 +101,9 @@ def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
             yield from problems
 
 
-def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], path: str) -> Problems:
+def mount_problems(
+    mounts: tuple[VolumeMount, ...], volumes: frozenset[str], path: str, *, is_privileged: bool
+) -> Problems:
     mounted: set[str] = set()
     for index, mount in enumerate(mounts):
         here = f"{path}[{index}]"
@@ -118,6 +121,14 @@ def mount_problems(mounts: tuple[VolumeMount, ...], volumes: frozenset[str], pat
         if mount.mount_path in mounted:
             yield invalid(f"{here}.mountPath", f"something is mounted at {shown(mount.mount_path)} already")
         mounted.add(mount.mount_path)
+        if mount.mount_propagation and mount.mount_propagation not in _PROPAGATIONS:
+            yield not_supported(f"{here}.mountPropagation", mount.mount_propagation, _PROPAGATIONS)
+        elif mount.mount_propagation == BIDIRECTIONAL and not is_privileged:
+            yield forbidden(
+                f"{here}.mountPropagation",
+                f"{BIDIRECTIONAL} is for privileged containers: write {HOST_TO_CONTAINER}, which sees mounts of the "
+                "host and makes none there",
+            )
         if mount.sub_path and (wrong := _not_below(mount.sub_path)):
             # The path that Kubernetes has for it, without the index.
             yield invalid(f"{path}.subPath", f"{shown(mount.sub_path)} of item {index} {wrong}")

@@ -7,7 +7,14 @@ The module does no I/O.
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from evenkeel.api.container import AppArmorProfile, Container, SeccompProfile, SELinuxOptions
+from evenkeel.api.container import (
+    BIDIRECTIONAL,
+    HOST_TO_CONTAINER,
+    AppArmorProfile,
+    Container,
+    SeccompProfile,
+    SELinuxOptions,
+)
 from evenkeel.api.pod import Pod
 from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
@@ -43,6 +50,10 @@ _MASKED = (
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )  # fmt: skip
+_PROPAGATIONS = {
+    HOST_TO_CONTAINER: pb.MountPropagation.PROPAGATION_HOST_TO_CONTAINER,
+    BIDIRECTIONAL: pb.MountPropagation.PROPAGATION_BIDIRECTIONAL,
+}
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
@@ -269,6 +280,7 @@ def _mounts(
             if index in bound
             else volumes.source_path(pod, by_name[mount.name], paths),
             readonly=mount.read_only or by_name[mount.name].is_read_only,
+            propagation=_PROPAGATIONS.get(mount.mount_propagation, pb.MountPropagation.PROPAGATION_PRIVATE),
         )
         for index, mount in enumerate(container.volume_mounts)
     ]

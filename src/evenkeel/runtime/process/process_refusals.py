@@ -88,6 +88,13 @@ def _container_problems(pod: Pod, container: Container, powers: Powers) -> Itera
         )
     if wrong := _user(pod, container, powers):
         yield f".securityContext: {wrong}"
+    for index, mount in enumerate(container.volume_mounts):
+        if mount.propagates:
+            yield (
+                f".volumeMounts[{index}].mountPropagation: {mount.mount_propagation} is not supported for processes: a "
+                "mount that comes later would bring device nodes and other pods' files with it; leave it out, or run "
+                "the pod with a container runtime (--runtime-endpoint)"
+            )
     if not powers.has_namespaces and container.image != process_images.HOST:
         yield (
             f".image: {container.image} needs a mount namespace, which the kernel does not give this user: run the "
