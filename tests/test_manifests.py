@@ -13,7 +13,7 @@ from evenkeel.api.defaults import stable_uid
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.problems import line_of
 from evenkeel.api.reading import NOTHING_READ
-from evenkeel.api.validation.workload_rules import MAX_REPLICAS
+from evenkeel.api.workload_types import MAX_REPLICAS
 from evenkeel.api.yaml_text import Document
 from evenkeel.errors import InvalidInput
 from tests.strategies import plain_values

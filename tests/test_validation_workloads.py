@@ -122,7 +122,34 @@ def test_the_labels_that_a_hint_tells_to_write_are_read_as_text(value):
             "spec.selector",
             "leave selector and manualSelector out",
         ),
-        ("Job", {"successPolicy": {"rules": []}}, "spec.successPolicy", "not supported on this node"),
+        ("Job", {"successPolicy": {"rules": []}}, "spec.successPolicy", "needs completionMode: Indexed"),
+        *(
+            (
+                "Job",
+                {"completionMode": "Indexed", "completions": 5, "successPolicy": {"rules": rules}},
+                f"spec.successPolicy.rules{field}",
+                words,
+            )
+            for rules, field, words in (
+                ([], "", "needs at least one rule"),
+                ([{"succeededCount": 1}] * 21, "", "at most 20 rules"),
+                ([{}], "[0]", "needs succeededIndexes, succeededCount or both"),
+                (
+                    [{"succeededCount": 6}],
+                    "[0].succeededCount",
+                    "at most 5, the number of completions, not 6",
+                ),
+                ([{"succeededCount": -1}], "[0].succeededCount", "from 0"),
+                ([{"succeededIndexes": "0,2-5"}], "[0].succeededIndexes", 'cannot be read at "2-5"'),
+                ([{"succeededIndexes": "3,1"}], "[0].succeededIndexes", 'cannot be read at "1"'),
+                ([{"succeededIndexes": ""}], "[0].succeededIndexes", 'cannot be read at ""'),
+                (
+                    [{"succeededIndexes": "0,2-3", "succeededCount": 4}],
+                    "[0].succeededCount",
+                    "at most 3, the number of the indexes in succeededIndexes",
+                ),
+            )
+        ),
         ("Job", {"managedBy": "example.com/x"}, "spec.managedBy", "does not run on this node"),
         (
             "Job",

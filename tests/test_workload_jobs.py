@@ -251,6 +251,50 @@ def test_the_policy_for_failures_decides(rules, code, is_disruption, expected):
     assert (outcome(world), status(world).failed) == expected
 
 
+@pytest.mark.parametrize(
+    "rules, ends, rule",
+    [
+        ([{"succeededIndexes": "0,2-3", "succeededCount": 1}], [(1, 0), (2, 0)], 0),
+        ([{"succeededIndexes": "0,2"}], [(0, 0), (1, 0), (2, 0)], 0),
+        ([{"succeededCount": 2}], [(4, 0), (1, 1), (3, 0)], 0),
+        ([{"succeededIndexes": "4"}, {"succeededCount": 2}], [(0, 0), (1, 0)], 1),
+    ],
+)
+def test_a_job_is_complete_once_a_rule_for_success_is_met(rules, ends, rule):
+    world = World(job(completions=5, parallelism=5, completionMode="Indexed", successPolicy={"rules": rules}))
+    world.step()
+    by_index = {index_of(world.pods[name], world.workload.spec): name for name in world.alive}
+    for index, code in ends:
+        assert [one.type for one in status(world).conditions] == []
+        world.ends(by_index[index], code)
+        world.step()
+    assert outcome(world) == "", "its other pods have to end first"
+    (met,) = status(world).conditions
+    assert (met.type, met.status, met.reason) == ("SuccessCriteriaMet", "True", "SuccessPolicy")
+    assert met.message == f"Matched rules at index {rule}"
+    assert not world.alive
+    for name, one in list(world.pods.items()):
+        if one.is_deleting:
+            world.goes(name)
+    world.step()
+    assert (outcome(world), status(world).succeeded) == ("Complete", sum(not code for _, code in ends))
+    assert status(world).completion_time is not None
+    assert "Completed" in world.reasons
+
+
+def test_a_job_that_has_failed_does_not_succeed_by_its_rules():
+    rules = {"rules": [{"succeededCount": 1}]}
+    world = World(
+        job(completions=2, parallelism=2, completionMode="Indexed", successPolicy=rules, backoffLimit=0)
+    )
+    world.step()
+    first, second = world.alive
+    world.ends(first, 1)
+    world.ends(second)
+    world.step()
+    assert outcome(world) == "Failed"
+
+
 def test_only_the_latest_ended_pods_are_kept():
     world = World(job(completions=150, parallelism=50))
     for _ in range(4):

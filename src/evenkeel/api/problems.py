@@ -116,3 +116,13 @@ def _outwards(field: str) -> Iterator[str]:
     for end in range(len(field) - 1, 0, -1):
         if field[end] in ".[":
             yield field[:end]
+
+
+def number_problems(value: int | None, field: str, most: int = 2**31 - 1) -> Problems:
+    if value is not None and not 0 <= value <= most:
+        yield invalid(field, f"must be a whole number from 0 to {most}, not {value}")
+
+
+def choice_problems(value: str, field: str, known: tuple[str, ...]) -> Problems:
+    if value and value not in known:
+        yield not_supported(field, value, known)

@@ -15,6 +15,7 @@ ORDERED_READY, PARALLEL = "OrderedReady", "Parallel"
 NON_INDEXED, INDEXED = "NonIndexed", "Indexed"
 ALLOW, FORBID, REPLACE = "Allow", "Forbid", "Replace"
 FAIL_JOB, FAIL_INDEX, IGNORE, COUNT = "FailJob", "FailIndex", "Ignore", "Count"
+MAX_REPLICAS, MAX_COMPLETIONS, MAX_INDEXES = 1000, 100_000, 10_000
 
 
 class LabelSelectorRequirement(NamedTuple):
@@ -256,6 +257,15 @@ class PodFailurePolicy(NamedTuple):
     rules: tuple[PodFailurePolicyRule, ...] = ()
 
 
+class SuccessPolicyRule(NamedTuple):
+    succeeded_indexes: str | None = None
+    succeeded_count: Int32 | None = None
+
+
+class SuccessPolicy(NamedTuple):
+    rules: tuple[SuccessPolicyRule, ...] = ()
+
+
 class JobSpec(NamedTuple):
     parallelism: Int32 | None = None
     completions: Int32 | None = None
@@ -266,7 +276,7 @@ class JobSpec(NamedTuple):
     max_failed_indexes: Int32 | None = None
     pod_failure_policy: PodFailurePolicy | None = None
     pod_replacement_policy: str = ""
-    success_policy: object = None  # only to refuse it
+    success_policy: SuccessPolicy | None = None
     selector: LabelSelector | None = None
     manual_selector: bool = False
     managed_by: str = ""

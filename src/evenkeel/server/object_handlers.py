@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from evenkeel.agent.front import Front
 from evenkeel.api.data_objects import SECRET, DataKey
 from evenkeel.api.stored_objects import OBJECT_KINDS, manifest_of
-from evenkeel.api.validation.workload_rules import MAX_REPLICAS
-from evenkeel.api.workload_types import CronJob, DaemonSet, Job
+from evenkeel.api.workload_types import MAX_REPLICAS, CronJob, DaemonSet, Job
 from evenkeel.api.workloads import KINDS, Workload, kind_of, replicas_of, workload_key, workload_object
 from evenkeel.errors import EvenkeelError
 from evenkeel.server.handlers import grace_seconds

@@ -6,26 +6,25 @@ from collections.abc import Mapping
 from evenkeel.api.pod import ObjectMeta
 from evenkeel.api.problems import (
     Problems,
+    choice_problems,
     duplicate,
     forbidden,
     invalid,
     join,
     not_supported,
+    number_problems,
     required,
     shown,
     unusable,
 )
+from evenkeel.api.validation.job_rules import job_problems
 from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, label_value, qualified_name
 from evenkeel.api.validation.object_rules import claim_problems
 from evenkeel.api.workload_types import (
     ALLOW,
-    COUNT,
-    FAIL_INDEX,
-    FAIL_JOB,
     FORBID,
-    IGNORE,
     INDEXED,
-    NON_INDEXED,
+    MAX_REPLICAS,
     ON_DELETE,
     ORDERED_READY,
     PARALLEL,
@@ -36,18 +35,13 @@ from evenkeel.api.workload_types import (
     DaemonSet,
     Deployment,
     Job,
-    JobSpec,
     LabelSelector,
-    PodFailurePolicyRule,
     ReplicationController,
     StatefulSet,
 )
 from evenkeel.api.workloads import Workload, template_of
 from evenkeel.errors import EvenkeelError
 
-MAX_REPLICAS = 1000
-MAX_COMPLETIONS = 100_000
-MAX_INDEXES = 10_000
 _LONGEST_CRON_JOB = 52  # its Jobs have eleven characters more
 _PERCENT = re.compile(r"[0-9]{1,3}%", re.ASCII).fullmatch
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -61,12 +55,12 @@ def validate_workload(workload: Workload) -> Problems:
         yield from _cron_job(workload)
         return
     if isinstance(workload, Job):
-        yield from _job(workload.spec, "spec")
+        yield from job_problems(workload.spec, "spec")
         if workload.spec.completion_mode == INDEXED:
             yield from _host_name(workload.metadata)
         return
-    yield from _number(getattr(workload.spec, "replicas", None), "spec.replicas", MAX_REPLICAS)
-    yield from _number(workload.spec.min_ready_seconds, "spec.minReadySeconds")
+    yield from number_problems(getattr(workload.spec, "replicas", None), "spec.replicas", MAX_REPLICAS)
+    yield from number_problems(workload.spec.min_ready_seconds, "spec.minReadySeconds")
     yield from _selector(workload)
     yield from _always_restarted(workload)
     if isinstance(workload, Deployment):
@@ -75,16 +69,6 @@ def validate_workload(workload: Workload) -> Problems:
         yield from _daemon_set(workload)
     elif isinstance(workload, StatefulSet):
         yield from _stateful_set(workload)
-
-
-def _number(value: int | None, field: str, most: int = 2**31 - 1) -> Problems:
-    if value is not None and not 0 <= value <= most:
-        yield invalid(field, f"must be a whole number from 0 to {most}, not {value}")
-
-
-def _one_of(value: str, field: str, known: tuple[str, ...]) -> Problems:
-    if value and value not in known:
-        yield not_supported(field, value, known)
 
 
 # Selectors
@@ -156,20 +140,20 @@ def _always_restarted(workload: Workload) -> Problems:
 
 def _deployment(workload: Deployment) -> Problems:
     strategy, rolling = workload.spec.strategy, workload.spec.strategy.rolling_update
-    yield from _one_of(strategy.type, "spec.strategy.type", (RECREATE, ROLLING_UPDATE))
+    yield from choice_problems(strategy.type, "spec.strategy.type", (RECREATE, ROLLING_UPDATE))
     if strategy.type == RECREATE and rolling is not None:
         yield forbidden("spec.strategy.rollingUpdate", "is only for type RollingUpdate: leave it out")
     yield from _bounds(rolling, "spec.strategy.rollingUpdate")
     deadline, ready = workload.spec.progress_deadline_seconds, workload.spec.min_ready_seconds
-    yield from _number(deadline, "spec.progressDeadlineSeconds")
-    yield from _number(workload.spec.revision_history_limit, "spec.revisionHistoryLimit")
+    yield from number_problems(deadline, "spec.progressDeadlineSeconds")
+    yield from number_problems(workload.spec.revision_history_limit, "spec.revisionHistoryLimit")
     if deadline is not None and deadline <= ready:
         yield invalid("spec.progressDeadlineSeconds", f"must be greater than minReadySeconds, {ready}")
 
 
 def _daemon_set(workload: DaemonSet) -> Problems:
     strategy = workload.spec.update_strategy
-    yield from _one_of(strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE))
+    yield from choice_problems(strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE))
     yield from _bounds(strategy.rolling_update, "spec.updateStrategy.rollingUpdate")
 
 
@@ -197,12 +181,16 @@ def _host_name(metadata: ObjectMeta) -> Problems:
 def _stateful_set(workload: StatefulSet) -> Problems:
     spec = workload.spec
     yield from _host_name(workload.metadata)
-    yield from _one_of(spec.pod_management_policy, "spec.podManagementPolicy", (ORDERED_READY, PARALLEL))
-    yield from _one_of(spec.update_strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE))
+    yield from choice_problems(
+        spec.pod_management_policy, "spec.podManagementPolicy", (ORDERED_READY, PARALLEL)
+    )
+    yield from choice_problems(
+        spec.update_strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE)
+    )
     rolling = spec.update_strategy.rolling_update
     if rolling is not None:
-        yield from _number(rolling.partition, "spec.updateStrategy.rollingUpdate.partition")
-    yield from _number(spec.ordinals.start, "spec.ordinals.start")
+        yield from number_problems(rolling.partition, "spec.updateStrategy.rollingUpdate.partition")
+    yield from number_problems(spec.ordinals.start, "spec.ordinals.start")
     names: set[str] = set()
     for place, claim in enumerate(spec.volume_claim_templates):
         here = f"spec.volumeClaimTemplates[{place}]"
@@ -219,88 +207,12 @@ def _stateful_set(workload: StatefulSet) -> Problems:
         (("whenDeleted", policy.when_deleted), ("whenScaled", policy.when_scaled)) if policy else ()
     ):
         here = f"spec.persistentVolumeClaimRetentionPolicy.{field}"
-        yield from _one_of(value, here, ("Retain", "Delete"))
+        yield from choice_problems(value, here, ("Retain", "Delete"))
         if value == "Delete":
             yield unusable(here, "claims stay here until evenkeel delete pvc: write Retain, or leave it out")
 
 
-# Job and CronJob
-
-
-def _job(spec: JobSpec, path: str) -> Problems:
-    for name, value, most in (
-        ("parallelism", spec.parallelism, MAX_REPLICAS),
-        ("completions", spec.completions, MAX_COMPLETIONS),
-        ("backoffLimit", spec.backoff_limit, 2**31 - 1),
-        ("backoffLimitPerIndex", spec.backoff_limit_per_index, 2**31 - 1),
-        ("maxFailedIndexes", spec.max_failed_indexes, MAX_COMPLETIONS),
-        ("activeDeadlineSeconds", spec.active_deadline_seconds, 2**31 - 1),
-        ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished, 2**31 - 1),
-    ):
-        yield from _number(value, f"{path}.{name}", most)
-    policy = spec.template.spec.restart_policy
-    if policy not in ("Never", "OnFailure"):
-        yield not_supported(f"{path}.template.spec.restartPolicy", policy or "Always", ("Never", "OnFailure"))
-    yield from _one_of(spec.completion_mode, f"{path}.completionMode", (NON_INDEXED, INDEXED))
-    if spec.completion_mode == INDEXED and spec.completions is None:
-        yield required(f"{path}.completions", "completionMode Indexed needs the number of indexes")
-    elif spec.completion_mode == INDEXED and spec.completions is not None and spec.completions > MAX_INDEXES:
-        yield unusable(f"{path}.completions", f"must be at most {MAX_INDEXES} with completionMode Indexed")
-    if spec.completion_mode != INDEXED:
-        for name, value in (
-            ("backoffLimitPerIndex", spec.backoff_limit_per_index),
-            ("maxFailedIndexes", spec.max_failed_indexes),
-        ):
-            if value is not None:
-                yield invalid(f"{path}.{name}", "needs completionMode: Indexed")
-    if spec.backoff_limit_per_index is not None and policy == "OnFailure":
-        yield invalid(f"{path}.template.spec.restartPolicy", "must be Never with backoffLimitPerIndex")
-    yield from _one_of(
-        spec.pod_replacement_policy, f"{path}.podReplacementPolicy", ("Failed", "TerminatingOrFailed")
-    )
-    yield from _not_here(spec, path)
-    rules = spec.pod_failure_policy.rules if spec.pod_failure_policy is not None else ()
-    if rules and policy != "Never":
-        yield invalid(f"{path}.template.spec.restartPolicy", "must be Never with podFailurePolicy")
-    for place, rule in enumerate(rules):
-        yield from _rule(rule, spec, f"{path}.podFailurePolicy.rules[{place}]")
-
-
-def _not_here(spec: JobSpec, path: str) -> Problems:
-    if spec.success_policy is not None:
-        yield unusable(f"{path}.successPolicy", "is not supported on this node: every index must succeed")
-    if spec.selector is not None or spec.manual_selector:
-        yield forbidden(
-            f"{path}.selector", "the node makes the selector of a Job: leave selector and manualSelector out"
-        )
-    if spec.managed_by not in ("", "kubernetes.io/job-controller"):
-        yield unusable(
-            f"{path}.managedBy", f"{shown(spec.managed_by)} does not run on this node: leave it out"
-        )
-
-
-def _rule(rule: PodFailurePolicyRule, spec: JobSpec, path: str) -> Problems:
-    yield from _one_of(rule.action or "nothing", f"{path}.action", (FAIL_JOB, FAIL_INDEX, IGNORE, COUNT))
-    if rule.action == FAIL_INDEX and spec.backoff_limit_per_index is None:
-        yield invalid(f"{path}.action", "FailIndex needs backoffLimitPerIndex")
-    codes = rule.on_exit_codes
-    if (codes is None) == (not rule.on_pod_conditions):
-        yield invalid(path, "needs one of onExitCodes and onPodConditions")
-    if codes is None:
-        return
-    yield from _one_of(codes.operator or "nothing", f"{path}.onExitCodes.operator", ("In", "NotIn"))
-    if not codes.values:
-        yield required(f"{path}.onExitCodes.values", "needs at least one exit code")
-    if codes.operator == "In" and 0 in codes.values:
-        yield invalid(
-            f"{path}.onExitCodes.values", "may not have 0: a container that ends with 0 has not failed"
-        )
-    names = {one.name for one in spec.template.spec.every_container}
-    if codes.container_name and codes.container_name not in names:
-        yield invalid(
-            f"{path}.onExitCodes.containerName",
-            f"{shown(codes.container_name)} is no container of the template",
-        )
+# CronJob
 
 
 def _cron_job(workload: CronJob) -> Problems:
@@ -317,11 +229,13 @@ def _cron_job(workload: CronJob) -> Problems:
             yield invalid("spec.schedule", str(error))
     if spec.time_zone is not None and (wrong := zone_problem(spec.time_zone)):
         yield invalid("spec.timeZone", wrong)
-    yield from _one_of(spec.concurrency_policy, "spec.concurrencyPolicy", (ALLOW, FORBID, REPLACE))
-    yield from _number(spec.starting_deadline_seconds, "spec.startingDeadlineSeconds")
-    yield from _number(spec.successful_jobs_history_limit, "spec.successfulJobsHistoryLimit", MAX_REPLICAS)
-    yield from _number(spec.failed_jobs_history_limit, "spec.failedJobsHistoryLimit", MAX_REPLICAS)
-    yield from _job(spec.job_template.spec, "spec.jobTemplate.spec")
+    yield from choice_problems(spec.concurrency_policy, "spec.concurrencyPolicy", (ALLOW, FORBID, REPLACE))
+    yield from number_problems(spec.starting_deadline_seconds, "spec.startingDeadlineSeconds")
+    yield from number_problems(
+        spec.successful_jobs_history_limit, "spec.successfulJobsHistoryLimit", MAX_REPLICAS
+    )
+    yield from number_problems(spec.failed_jobs_history_limit, "spec.failedJobsHistoryLimit", MAX_REPLICAS)
+    yield from job_problems(spec.job_template.spec, "spec.jobTemplate.spec")
 
 
 def _cron_name(metadata: ObjectMeta) -> Problems:

@@ -92,6 +92,7 @@ class JobProgress(NamedTuple):
     reason: str = ""
     message: str = ""
     is_failing: bool = False  # it has failed, and its last pods are being ended
+    is_succeeding: bool = False  # a rule of successPolicy is met, and its last pods are being ended
     attempts: int = 0  # pods made so far; numbers their names
     succeeded: int = 0
     failed: int = 0
@@ -103,6 +104,10 @@ class JobProgress(NamedTuple):
     disruptions_in_a_row: int = 0
     disrupted_at: float = 0.0
     counted: tuple[str, ...] = ()  # names of ended pods that are counted already and still there
+
+    @property
+    def is_ending(self) -> bool:
+        return self.is_failing or self.is_succeeding
 
 
 class CronProgress(NamedTuple):

@@ -96,6 +96,20 @@ def _applies(rule: PodFailurePolicyRule, pod: PodFacts) -> bool:
     )
 
 
+def succeeding(progress: JobProgress, spec: JobSpec) -> JobProgress:
+    """The progress once a rule of successPolicy is met by the indexes that have succeeded."""
+    rules = spec.success_policy.rules if spec.success_policy is not None else ()
+    done = numbers(progress.completed_indexes) if rules else set()
+    for place, rule in enumerate(rules):
+        among = done if rule.succeeded_indexes is None else numbers(rule.succeeded_indexes)
+        needed = len(among) if rule.succeeded_count is None else rule.succeeded_count
+        if len(done & among) >= needed:
+            return progress._replace(
+                is_succeeding=True, reason="SuccessPolicy", message=f"Matched rules at index {place}"
+            )
+    return progress
+
+
 def index_of(pod: PodFacts, spec: JobSpec) -> int | None:
     text = pod.pod.metadata.annotations.get(COMPLETION_INDEX, "")
     return int(text) if spec.completion_mode == INDEXED and text.isdecimal() else None

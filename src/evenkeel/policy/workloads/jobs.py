@@ -29,7 +29,7 @@ from evenkeel.policy.workloads.decision import (
     condition,
     earliest,
 )
-from evenkeel.policy.workloads.job_progress import counted, fails, index_of, numbers
+from evenkeel.policy.workloads.job_progress import counted, fails, index_of, numbers, succeeding
 
 COMPLETE, FAILED = "Complete", "Failed"
 DEFAULT_BACKOFF_LIMIT = 6
@@ -45,13 +45,15 @@ def decide_job(situation: Situation) -> Decision:
     before = situation.progress.job
     progress = _started(before, job.spec, situation.now)
     progress = counted(progress, job, situation)
-    if not progress.outcome and not progress.is_failing:
+    if not progress.outcome and not progress.is_ending:
         progress = _failing(progress, job, situation)
+        if not progress.is_failing:
+            progress = succeeding(progress, job.spec)
     create: tuple[Pod, ...] = ()
     alive = [pod for pod in situation.pods if not pod.has_ended]
     active = [pod for pod in alive if not pod.is_deleting]
     times: list[float] = []
-    if progress.outcome or progress.is_failing or job.spec.suspend:
+    if progress.outcome or progress.is_ending or job.spec.suspend:
         delete = [pod.name for pod in active]
     else:
         indexes, delete, times = _wanted(progress, job, situation, alive, active)
@@ -64,7 +66,7 @@ def decide_job(situation: Situation) -> Decision:
     delete += _old_ends(situation)
     end_at = _over_at(progress, job.spec)
     deadline = job.spec.active_deadline_seconds
-    if deadline is not None and progress.started_at and not progress.outcome and not progress.is_failing:
+    if deadline is not None and progress.started_at and not progress.outcome and not progress.is_ending:
         times.append(progress.started_at + deadline)
     if end_at is not None:
         times.append(end_at)
@@ -124,6 +126,8 @@ def _finished(progress: JobProgress, spec: JobSpec, alive: list[PodFacts], now: 
         return progress
     if progress.is_failing:
         return progress._replace(outcome=FAILED, finished_at=now)
+    if progress.is_succeeding:
+        return progress._replace(outcome=COMPLETE, finished_at=now)
     completions, failed = spec.completions, len(numbers(progress.failed_indexes))
     if completions is not None and failed and failed + progress.succeeded >= completions:
         return progress._replace(
@@ -220,7 +224,7 @@ def _conditions(situation: Situation, spec: JobSpec, progress: JobProgress) -> t
         found.append(("Suspended", "JobSuspended" if is_suspended else "JobResumed", ""))
     if progress.is_failing or progress.outcome == FAILED:
         found.append(("FailureTarget", progress.reason, progress.message))
-    if progress.outcome == COMPLETE:
+    if progress.is_succeeding or progress.outcome == COMPLETE:
         found.append(("SuccessCriteriaMet", progress.reason, progress.message))
     if progress.outcome:
         found.append((progress.outcome, progress.reason, progress.message))
