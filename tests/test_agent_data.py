@@ -149,9 +149,12 @@ def test_objects_of_files_follow_their_files(place, tmp_path):
             await apply(agent, config("2"))
         with pytest.raises(EvenkeelError, match="stands in"):
             await agent.delete_data(key)
+        since = agent.data_object(key).metadata.creation_timestamp
+        assert since, "its age is shown"
         (files / "all.new").write_text("\n---\n".join(map(json.dumps, (config("3"), secret(), pod()))))
         (files / "all.new").rename(files / "all.json")
         await until(lambda: agent.data_object(key).content == {"MODE": b"3"})
+        assert agent.data_object(key).metadata.creation_timestamp == since
         (files / "all.json").unlink()
         await until(lambda: agent.data_object(key) is None)
 

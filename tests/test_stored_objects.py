@@ -44,6 +44,9 @@ def test_a_claim_and_a_claim_template_say_that_their_size_is_not_enforced():
     assert str(note).endswith(
         "spec.resources.requests.storage: 2Gi is not enforced: the claim may take all the room of its disk"
     )
+    assert not read("PersistentVolumeClaim", {**CLAIM, "resources": {}}).warnings, (
+        "it is an error without a size"
+    )
     (note,) = stateful_set().or_raise().warnings
     assert "spec.volumeClaimTemplates[0].spec.resources.requests.storage: 2Gi is not enforced" in str(note)
 

@@ -104,6 +104,20 @@ def test_the_labels_that_a_hint_tells_to_write_are_read_as_text(value):
             "spec.updateStrategy.type",
             "RollingUpdate or OnDelete",
         ),
+        *(
+            (
+                "DaemonSet",
+                {"updateStrategy": {"rollingUpdate": amounts}},
+                f"spec.updateStrategy.rollingUpdate.{field}",
+                words,
+            )
+            for amounts, field, words in (
+                ({"maxSurge": 1}, "maxSurge", "write maxUnavailable: 0"),
+                ({"maxSurge": "50%", "maxUnavailable": 1}, "maxSurge", "write maxUnavailable: 0"),
+                ({"maxUnavailable": 0}, "maxUnavailable", "no pod could be replaced"),
+                ({"maxUnavailable": 0, "maxSurge": 0}, "maxUnavailable", "no pod could be replaced"),
+            )
+        ),
         (
             "StatefulSet",
             {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}},

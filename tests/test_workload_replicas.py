@@ -193,7 +193,7 @@ def test_a_changed_template_replaces_the_pods_of_a_replica_set_one_by_one(kind):
     "strategy, waits, both",
     [
         ({}, False, False),
-        ({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}, False, True),
+        ({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}, False, True),
         ({"type": "OnDelete"}, True, False),
     ],
 )

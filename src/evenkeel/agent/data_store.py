@@ -133,6 +133,8 @@ class DataStore:
             elif before is not None and (problems := [*change_problems(before[0], one)]):
                 notes.append(f"{source.removeprefix(FILE)}: {key}: {problems[0]}")
                 wanted[key] = before
+            else:
+                wanted[key] = (self._dated(one), source)
         gone = [
             key for key, (_, source) in self._objects.items() if source.startswith(FILE) and key not in wanted
         ]

@@ -43,6 +43,7 @@ from evenkeel.api.workloads import Workload, template_of
 from evenkeel.errors import EvenkeelError
 
 _LONGEST_CRON_JOB = 52  # its Jobs have eleven characters more
+_ZERO = (0, "0%")
 _PERCENT = re.compile(r"[0-9]{1,3}%", re.ASCII).fullmatch
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -154,7 +155,18 @@ def _deployment(workload: Deployment) -> Problems:
 def _daemon_set(workload: DaemonSet) -> Problems:
     strategy = workload.spec.update_strategy
     yield from choice_problems(strategy.type, "spec.updateStrategy.type", (ROLLING_UPDATE, ON_DELETE))
-    yield from _bounds(strategy.rolling_update, "spec.updateStrategy.rollingUpdate")
+    path = "spec.updateStrategy.rollingUpdate"
+    yield from _bounds(strategy.rolling_update, path)
+    rolling = strategy.rolling_update
+    if rolling is None:
+        return
+    if rolling.max_surge not in (None, *_ZERO) and rolling.max_unavailable not in _ZERO:
+        yield invalid(
+            f"{path}.maxSurge",
+            "may not be there while maxUnavailable is 1, as by default: write maxUnavailable: 0",
+        )
+    elif rolling.max_unavailable in _ZERO and rolling.max_surge is None:
+        yield invalid(f"{path}.maxUnavailable", "may not be 0 without maxSurge: no pod could be replaced")
 
 
 def _bounds(rolling: object, path: str) -> Problems:
@@ -168,7 +180,7 @@ def _bounds(rolling: object, path: str) -> Problems:
             )
         elif isinstance(amount, int) and amount < 0:
             yield invalid(f"{path}.{field}", f"must be 0 or more, not {amount}")
-    if amounts["maxUnavailable"] in (0, "0%") and amounts["maxSurge"] in (0, "0%"):
+    if amounts["maxUnavailable"] in _ZERO and amounts["maxSurge"] in _ZERO:
         yield invalid(f"{path}.maxUnavailable", "may not be 0 while maxSurge is 0: no pod could be replaced")
 
 
