@@ -1,5 +1,6 @@
 """The /etc/hosts and /etc/resolv.conf of pods that ask for their own."""
 
+import os
 from typing import Any
 
 import pytest
@@ -80,9 +81,27 @@ def test_a_pod_with_its_own_network_knows_its_own_name_and_nothing_of_the_machin
     assert not [line for line in lines if "machine" in line]
 
 
+OF_HOST = PodStatus(host_ip="192.0.2.7", pod_ip="192.0.2.7", pod_ips=(PodIP("192.0.2.7"),))
+
+
 def test_a_pod_with_the_machines_network_has_the_machines_hosts():
-    status = PodStatus(host_ip="192.0.2.7", pod_ip="192.0.2.7", pod_ips=(PodIP("192.0.2.7"),))
-    assert own_files(Pod(status=status)) == ()
+    assert own_files(Pod(status=OF_HOST)) == ()
+
+
+@pytest.mark.parametrize("domain, line", [("", "db-0"), ("db", "db-0.db.shop.svc.cluster.local\tdb-0")])
+def test_a_pod_with_a_name_and_the_machines_network_finds_its_name_beside_the_machines(domain, line):
+    spec = PodSpec(hostname="db-0", subdomain=domain)
+    one = Pod(metadata=ObjectMeta(name="db-0", namespace="shop"), spec=spec, status=OF_HOST)
+    assert own_files(one) == ("hosts",)
+    assert hosts_text(one, "127.0.0.1 localhost") == f"127.0.0.1 localhost\n192.0.2.7\t{line}\n"
+
+
+def test_a_pod_that_asks_for_the_machines_network_has_the_machines_name():
+    spec = PodSpec(hostname="db-0", subdomain="db", host_network=True)
+    one = Pod(metadata=ObjectMeta(name="db-0", namespace="shop"), spec=spec, status=OF_HOST)
+    assert hostname(one) == os.uname().nodename
+    assert own_files(one) == ()
+    assert hosts_text(one, "127.0.0.1 localhost\n") == "127.0.0.1 localhost\n"
 
 
 def test_a_pod_of_an_image_has_its_own_hosts_for_names_that_come_later():

@@ -72,6 +72,19 @@ def test_a_container_is_in_namespaces_of_its_own(containers: Containers):
     containers.run(body)
 
 
+def test_a_container_finds_its_own_name_with_its_domain(containers: Containers):
+    async def body(world: Containers) -> None:
+        named = "hostname: db-0\nsubdomain: db"
+        lines = await world.ran("db-0", "hostname; hostname -f; getent hosts $(hostname) | wc -l", spec=named)
+        assert lines == ["db-0", "db-0.db.default.svc.cluster.local", "1"]
+        lines = await world.ran("of-host", "hostname; echo $HOSTNAME", spec=f"{named}\nhostNetwork: true")
+        assert lines == [os.uname().nodename] * 2, (
+            "as under kubelet it has the network and the name of the machine"
+        )
+
+    containers.run(body)
+
+
 def test_nothing_of_the_agent_leaks_into_a_container(containers: Containers, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "1")
     read, write = os.pipe()

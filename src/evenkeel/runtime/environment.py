@@ -179,7 +179,9 @@ def field_value(path: str, pod: Pod) -> str:
 
 
 def hostname(pod: Pod) -> str:
-    """The host name of the pod's containers."""
+    """The host name of the pod's containers. As in kubelet it is the machine's if the pod asks for its network."""
+    if pod.spec.host_network:
+        return os.uname().nodename
     name = pod.spec.hostname_override or pod.spec.hostname or pod.metadata.name
     return name[:_LONGEST_HOSTNAME].rstrip("-.")
 

@@ -1,5 +1,5 @@
 """The files /etc/hosts and /etc/resolv.conf of a pod that asks for its own: hostAliases, dnsPolicy and
-dnsConfig, or a network of its own. Pure.
+dnsConfig, a host name, or a network of its own. Pure.
 
 Other pods have the machine's. Without a cluster there is no cluster DNS: `ClusterFirst` is then the same as `Default`,
 as in kubelet.
@@ -30,7 +30,7 @@ def own_files(pod: Pod) -> tuple[str, ...]:
     """Returns the names in /etc of the files that the pod has for itself."""
     spec = pod.spec
     names = []
-    if spec.host_aliases or _has_own_address(pod) or _may_get_names(pod):
+    if spec.host_aliases or _has_own_address(pod) or _is_named(pod) or _may_get_names(pod):
         names.append(HOSTS)
     if spec.dns_config is not None or spec.dns_policy == _NONE:
         names.append(RESOLV_CONF)
@@ -43,14 +43,16 @@ def file_text(name: str, pod: Pod, of_host: str) -> str:
 
 
 def hosts_text(pod: Pod, of_host: str) -> str:
-    """Returns the machine's file and the pod's own lines, each with an address and its names. A pod with a network of
-    its own has its own name there, and nothing of the machine's."""
-    if _has_own_address(pod):
-        of_host = _OWN_HOSTS + "".join(f"{one.ip}\t{_own_names(pod)}\n" for one in pod.status.pod_ips)
+    """Returns the machine's file and the pod's own lines, each with an address and its names. The pod's own name is
+    there, unless it has the machine's. A pod with a network of its own has nothing else of the machine's."""
+    before = _OWN_HOSTS if _has_own_address(pod) else of_host
+    if before and not before.endswith("\n"):
+        before += "\n"
+    if not pod.spec.host_network:
+        before += "".join(f"{one.ip}\t{_own_names(pod)}\n" for one in pod.status.pod_ips)
     if not pod.spec.host_aliases:
-        return of_host
+        return before
     lines = ("\t".join((alias.ip, *alias.hostnames)) for alias in pod.spec.host_aliases)
-    before = of_host if of_host.endswith("\n") or not of_host else f"{of_host}\n"
     return f"{before}\n# Entries of hostAliases and of Services.\n" + "".join(f"{line}\n" for line in lines)
 
 
@@ -59,6 +61,11 @@ def _own_names(pod: Pod) -> str:
     name = hostname(pod)
     domain = pod.spec.subdomain if pod.spec.hostname_override is None else ""
     return f"{name}.{domain}.{pod.metadata.namespace}.svc.cluster.local\t{name}" if domain else name
+
+
+def _is_named(pod: Pod) -> bool:
+    """Whether the author has given it a name, which programs look up: `hostname -f`, or Java's name of the host."""
+    return bool(pod.spec.hostname or pod.spec.subdomain) and not pod.spec.host_network
 
 
 def _may_get_names(pod: Pod) -> bool:

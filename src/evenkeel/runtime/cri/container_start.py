@@ -159,6 +159,8 @@ class Starts:
             raise StartFailed(wrong)
         # A pod's own address, which is in its hosts, is known when the sandbox is there.
         waits = self._sandboxes.may_have_own_network(launch.pod)
+        if not waits:
+            launch = launch._replace(pod=with_addresses(launch.pod, host_address(), None))
         self._make_files(launch, *(name for name in NETWORK_FILES.values() if not (waits and name == HOSTS)))
 
     async def _config(self, launch: Launch) -> pb.ContainerConfig:

@@ -66,7 +66,7 @@ class PlanWriter:
         if self._around is None or self._mounts.have_changed():
             self._around = surroundings(self._paths)
         image_directory, stored = await self._images.root_of(launch)
-        if wants_addresses(launch.container) or has_own_network(launch.pod):
+        if wants_addresses(launch.container) or has_own_network(launch.pod) or own_files(launch.pod):
             own = own_addresses(launch.pod, self._networks)
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
         plan = plan_of(
