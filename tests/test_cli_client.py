@@ -52,6 +52,7 @@ spec:
   - {name: logger, image: host, command: [tail, -f, /dev/null]}
   volumes:
   - {name: scratch, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: files, persistentVolumeClaim: {claimName: kept}}
 """
 
 
@@ -523,6 +524,7 @@ def test_a_pod_is_described_with_its_states_resources_and_events(cli, pods, agen
         "memory limit 200Mi 200Mi",
         "Ready False ContainersNotReady app is not",
         "scratch: emptyDir in memory, at most 1Mi",
+        "files: persistentVolumeClaim kept",
         "Type Reason Age Message",
     ):
         assert line in lines

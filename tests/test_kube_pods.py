@@ -99,11 +99,24 @@ def test_a_pod_for_linux_or_for_any_system_is_taken(spec: dict[str, Any]):
     assert read(pod_json(securityContext=windows, container={"securityContext": windows}, **spec))
 
 
-def test_a_claim_of_a_cluster_is_not_a_directory_of_this_machine():
-    volume = {"name": "x", "persistentVolumeClaim": {"claimName": "data"}}
-    pod = read_pod(pod_json(volumes=[volume]), Profile.DOCUMENTS, ())
+@pytest.mark.parametrize(
+    "name, source",
+    [
+        ("persistentVolumeClaim", {"claimName": "data"}),
+        (
+            "ephemeral",
+            {
+                "volumeClaimTemplate": {
+                    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+                }
+            },
+        ),
+    ],
+)
+def test_a_claim_of_a_cluster_is_not_a_directory_of_this_machine(name: str, source: dict[str, Any]):
+    pod = read_pod(pod_json(volumes=[{"name": "x", name: source}]), Profile.DOCUMENTS, ())
     assert isinstance(pod, NotHonoured)
-    assert "spec.volumes[0].persistentVolumeClaim" in pod.message
+    assert f"spec.volumes[0].{name}" in pod.message
 
 
 def test_a_name_that_would_leave_its_directory_is_not_taken_from_the_api_server_either():

@@ -114,7 +114,7 @@ def pod(**spec: Any) -> str:
             "spec.volumes[0].nfs",
             "write persistentVolumeClaim",
         ),
-        ({"volumes": [{"name": "v", "ephemeral": {}}]}, "", ""),
+        ({"volumes": [{"name": "v", "csi": {}}]}, "", ""),
         (
             {"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]},
             "spec.volumes[0].projected.sources[0].serviceAccountToken",

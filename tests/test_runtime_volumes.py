@@ -13,8 +13,14 @@ from evenkeel.api.claims import claim_volume
 from evenkeel.api.container import Container, SecurityContext, VolumeMount
 from evenkeel.api.pod import HostAlias, ObjectMeta, Pod, PodSecurityContext, PodSpec
 from evenkeel.api.resources import ResourceRequirements
-from evenkeel.api.volume_types import EmptyDirVolumeSource, HostPathVolumeSource, Volume
+from evenkeel.api.volume_types import (
+    EmptyDirVolumeSource,
+    EphemeralVolumeSource,
+    HostPathVolumeSource,
+    Volume,
+)
 from evenkeel.errors import EvenkeelError
+from evenkeel.policy.eviction.usage import local_volumes
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volumes
 from evenkeel.runtime.memory_mounts import empty_memory
@@ -103,8 +109,11 @@ def test_a_volume_in_memory_is_as_large_as_the_least_of_its_limits(
     assert memory_volume_bytes(pod(volume, memory=limit), volume, allocatable) == expected
 
 
-def test_an_empty_dir_is_open_to_every_user_of_the_pod(paths: StatePaths) -> None:
-    prepare(pod(empty_dir()), paths, allocatable_memory_bytes=0)
+@pytest.mark.parametrize("volume", [empty_dir(), Volume("v", ephemeral=EphemeralVolumeSource())])
+def test_an_empty_dir_is_open_to_every_user_of_the_pod(paths: StatePaths, volume: Volume) -> None:
+    assert not [*problems(pod(volume))]
+    prepare(pod(volume), paths, allocatable_memory_bytes=0)
+    assert local_volumes(pod(volume)) == {"v"}, "it counts as disk of the pod"
     status = Path(paths.volume(UID, "v")).stat()
     assert stat.S_IMODE(status.st_mode) == 0o777
     assert stat.S_IMODE(Path(paths.pod(UID)).stat().st_mode) == 0o700

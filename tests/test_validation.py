@@ -377,6 +377,25 @@ def test_volumes_have_different_names():
 
 
 @pytest.mark.parametrize(
+    "source, kind, field",
+    [
+        ({}, "Required", ""),
+        ({"volumeClaimTemplate": {}}, "Required", ""),
+        (
+            {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}},
+            "Required",
+            ".spec.resources.requests.storage",
+        ),
+    ],
+)
+def test_an_ephemeral_volume_has_a_whole_template(source, kind, field):
+    volumes = [{"name": "v", "ephemeral": source}]
+    assert of_spec(volumes=volumes) == {
+        (f"FieldValue{kind}", f"spec.volumes[0].ephemeral.volumeClaimTemplate{field}")
+    }
+
+
+@pytest.mark.parametrize(
     "mounts, kind, field",
     [
         ([{"name": "w", "mountPath": "/w"}], "NotFound", "volumeMounts[0].name"),

@@ -1,7 +1,8 @@
 """Manifests that several tests apply."""
 
-from evenkeel.api.claims import PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements
+from evenkeel.api.claims import PersistentVolumeClaim
 from evenkeel.api.pod import ObjectMeta
+from evenkeel.api.volume_types import PersistentVolumeClaimSpec, VolumeResourceRequirements
 from evenkeel.quantity import Quantity
 
 POD = """\

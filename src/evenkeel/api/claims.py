@@ -7,30 +7,12 @@ itself is deleted. A claim that asks for particular storage, such as a volume by
 from collections.abc import Iterator
 
 from evenkeel.api.pod import ObjectMeta
-from evenkeel.api.resources import NO_RESOURCES, STORAGE, ResourceList
-from evenkeel.api.volume_types import PersistentVolumeClaimVolumeSource, Volume
+from evenkeel.api.resources import STORAGE
+from evenkeel.api.volume_types import PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource, Volume
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
 
 CLAIM = "PersistentVolumeClaim"
-
-
-class VolumeResourceRequirements(NamedTuple):
-    requests: ResourceList = NO_RESOURCES
-    limits: ResourceList = NO_RESOURCES
-
-
-class PersistentVolumeClaimSpec(NamedTuple):
-    access_modes: tuple[str, ...] = ()
-    resources: VolumeResourceRequirements = VolumeResourceRequirements()
-    storage_class_name: str | None = None
-    volume_mode: str = ""
-    volume_attributes_class_name: str = ""  # without meaning: a directory has no attributes
-    # Only to refuse them.
-    volume_name: str = ""
-    selector: object = None
-    data_source: object = None
-    data_source_ref: object = None
 
 
 class PersistentVolumeClaim(NamedTuple):

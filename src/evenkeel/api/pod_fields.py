@@ -39,7 +39,7 @@ CLUSTER_ONLY = "it comes from a cluster, and this node is in none; write a secre
 _CLUSTER = Verdict(CLUSTER_ONLY)
 _USER = Verdict("files belong to root here; write fsGroup in the pod's securityContext")
 _STORAGES = (
-    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc", "flexVolume",
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "fc", "flexVolume",
     "flocker", "gcePersistentDisk", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume",
     "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from evenkeel.api.container import (
     ObjectFieldSelector,
     ResourceFieldSelector,
 )
+from evenkeel.api.resources import NO_RESOURCES, ResourceList
 from evenkeel.api.scalars import Int32
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import Quantity
@@ -94,6 +95,35 @@ class PersistentVolumeClaimVolumeSource(NamedTuple):
     read_only: bool = False
 
 
+class VolumeResourceRequirements(NamedTuple):
+    requests: ResourceList = NO_RESOURCES
+    limits: ResourceList = NO_RESOURCES
+
+
+class PersistentVolumeClaimSpec(NamedTuple):
+    access_modes: tuple[str, ...] = ()
+    resources: VolumeResourceRequirements = VolumeResourceRequirements()
+    storage_class_name: str | None = None
+    volume_mode: str = ""
+    volume_attributes_class_name: str = ""  # without meaning: a directory has no attributes
+    # Only to refuse them.
+    volume_name: str = ""
+    selector: object = None
+    data_source: object = None
+    data_source_ref: object = None
+
+
+class PersistentVolumeClaimTemplate(NamedTuple):
+    metadata: object = None  # labels and annotations of a claim that is not shown here
+    spec: PersistentVolumeClaimSpec | None = None
+
+
+class EphemeralVolumeSource(NamedTuple):
+    """A directory of this node for as long as the pod lives, whatever the template asks for."""
+
+    volume_claim_template: PersistentVolumeClaimTemplate | None = None
+
+
 class Volume(NamedTuple):
     name: str = ""
     empty_dir: EmptyDirVolumeSource | None = None
@@ -103,6 +133,12 @@ class Volume(NamedTuple):
     downward_api: DownwardAPIVolumeSource | None = None
     projected: ProjectedVolumeSource | None = None
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
+    ephemeral: EphemeralVolumeSource | None = None
+
+    @property
+    def is_scratch(self) -> bool:
+        """Whether it is a directory on disk that begins empty and is removed with the pod."""
+        return self.ephemeral is not None or (self.empty_dir is not None and not self.empty_dir.medium)
 
     @property
     def is_in_memory(self) -> bool:

@@ -247,6 +247,10 @@ def _source(volume: Json) -> str:
         return f"projected {', '.join(map(_data_source, volume['projected'].get('sources', ())))}"
     if not {"configMap", "secret", "downwardAPI"}.isdisjoint(volume):
         return _data_source(volume)
+    if "persistentVolumeClaim" in volume:
+        return f"persistentVolumeClaim {volume['persistentVolumeClaim'].get('claimName', '')}"
+    if "ephemeral" in volume:
+        return "ephemeral, on disk"
     source = volume.get("emptyDir", {})
     bound = source.get("sizeLimit")
     size = f", at most {bytes_text(Quantity(bound).value)}" if bound is not None else ""

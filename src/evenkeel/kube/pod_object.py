@@ -76,9 +76,12 @@ def read_pod(value: Json, profile: Profile, service_env: Sequence[EnvVar]) -> Po
 def _claims(pod: Pod) -> Problems:
     """A claim of a cluster stands for a volume of the cluster, and not for a directory of this machine."""
     for index, volume in enumerate(pod.spec.volumes):
-        if volume.persistent_volume_claim is not None:
-            field = f"spec.volumes[{index}].persistentVolumeClaim"
-            yield unusable(field, "this node mounts no volumes of a cluster: write hostPath or emptyDir")
+        for name, source in (
+            ("persistentVolumeClaim", volume.persistent_volume_claim), ("ephemeral", volume.ephemeral)
+        ):  # fmt: skip
+            if source is not None:
+                field = f"spec.volumes[{index}].{name}"
+                yield unusable(field, "this node mounts no volumes of a cluster: write hostPath or emptyDir")
 
 
 def uid_of(value: Json) -> str:

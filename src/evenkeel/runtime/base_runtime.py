@@ -61,7 +61,7 @@ def directories_of(pod: Pod, layers: Iterable[tuple[str, str]], paths: StatePath
     volumes = tuple(
         (volume.name, paths.volume(metadata.uid, volume.name))
         for volume in pod.spec.volumes
-        if volume.empty_dir is not None and not volume.is_in_memory
+        if volume.is_scratch
     )
     return Directories(tuple(layers), logs, volumes)
 

@@ -75,7 +75,7 @@ def prepare(pod: Pod, paths: StatePaths, *, allocatable_memory_bytes: int, data:
                     make_directory(directory)
                     os.chmod(directory, _DATA_MODE)
                 volume_content.write(directory, volume_files(pod, volume, data), group)
-            elif volume.empty_dir is not None:
+            elif volume.is_scratch:
                 _make_empty_dir(paths.volume(uid, volume.name), group)
             elif name := claim_name(volume):
                 _make_claim(paths.claim(pod.metadata.namespace, name), group)
@@ -215,12 +215,12 @@ def _problem(pod: Pod, volume: Volume, *, is_root: bool) -> str:
         if volume.host_path.type in _DEVICES:
             return f"hostPath.type {volume.host_path.type}: containers get no devices of the host here"
         return ""
-    if volume.persistent_volume_claim is not None:
+    if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
         return ""
     if volume.empty_dir is None:
         return (
-            "only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim are "
-            "supported here; write emptyDir: {} for an empty directory"
+            "only emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim and ephemeral "
+            "are supported here; write emptyDir: {} for an empty directory"
         )
     medium = volume.empty_dir.medium
     if medium not in ("", IN_MEMORY):

@@ -33,6 +33,11 @@ def warnings(pod: Pod) -> Problems:
             yield Problem(f"spec.imagePullSecrets[{index}].name", "is empty, and names no Secret", WARNING)
     for index, volume in enumerate(spec.volumes):
         yield from _same_files(volume, f"spec.volumes[{index}]")
+        if volume.ephemeral is not None:
+            field = f"spec.volumes[{index}].ephemeral.volumeClaimTemplate.spec.resources.requests.storage"
+            yield Problem(
+                field, "is not enforced: the volume is a directory, and counts as disk of the pod", WARNING
+            )
 
 
 def _address_warnings(spec: PodSpec) -> Problems:

@@ -26,6 +26,7 @@ from evenkeel.api.volume_types import (
     DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,
     EmptyDirVolumeSource,
+    EphemeralVolumeSource,
     HostPathVolumeSource,
     KeyToPath,
     PersistentVolumeClaimVolumeSource,
@@ -92,6 +93,8 @@ def _volume(volume: Volume, path: str, names: set[str]) -> Problems:
     if volume.persistent_volume_claim is not None:
         here = f"{path}.persistentVolumeClaim"
         given.append(("persistentVolumeClaim", _claim(volume.persistent_volume_claim, here)))
+    if volume.ephemeral is not None:
+        given.append(("ephemeral", _ephemeral(volume.ephemeral, f"{path}.ephemeral")))
     for index, (name, problems) in enumerate(given):
         if index:
             # The path that Kubernetes has for it is misspelt.
@@ -152,6 +155,19 @@ def _empty_dir(source: EmptyDirVolumeSource, path: str) -> Problems:
         )
     if source.size_limit is not None and source.size_limit < ZERO:
         yield forbidden(f"{path}.sizeLimit", f"{source.size_limit} is negative: write 0 (no limit) or more")
+
+
+def _ephemeral(source: EphemeralVolumeSource, path: str) -> Problems:
+    template = source.volume_claim_template
+    if template is None or template.spec is None:
+        yield required(f"{path}.volumeClaimTemplate", "write its spec, as that of a PersistentVolumeClaim")
+        return
+    from evenkeel.api.claims import PersistentVolumeClaim
+    from evenkeel.api.validation.object_rules import claim_problems
+
+    here = f"{path}.volumeClaimTemplate"
+    for problem in claim_problems(PersistentVolumeClaim(spec=template.spec)):
+        yield problem._replace(field=f"{here}.{problem.field}")
 
 
 def _claim(source: PersistentVolumeClaimVolumeSource, path: str) -> Problems:

@@ -103,9 +103,7 @@ def usage_by_part(
 def local_volumes(pod: Pod) -> frozenset[str]:
     """The volumes on the disk of the node: those removed with the pod, and the host directories that it writes to."""
     return frozenset(
-        volume.name
-        for volume in pod.spec.volumes
-        if volume.host_path is not None or (volume.empty_dir is not None and not volume.empty_dir.medium)
+        volume.name for volume in pod.spec.volumes if volume.host_path is not None or volume.is_scratch
     )
 
 
