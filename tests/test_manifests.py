@@ -283,6 +283,7 @@ def test_pull_secrets_of_an_account_reach_no_pod_and_that_is_noted():
     "version, kind",
     [
         ("networking.k8s.io/v1", "NetworkPolicy"),
+        ("kustomize.config.k8s.io/v1beta1", "Kustomization"),
         ("v1", "LimitRange"),
         ("v1", "ResourceQuota"),
         ("v1", "PersistentVolume"),

@@ -325,6 +325,29 @@ def test_a_text_that_is_not_yaml_is_refused(text):
     assert "\n" not in problem.message
 
 
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("kind: Pod\nmetadata:\n  name: {{ .Values.name }}\n", 3),
+        ("{{- if .Values.isOn }}\nkind: Pod\n{{- end }}\n", 1),
+        ('kind: Pod\n{{ include "labels" . }}\n', 3),
+    ],
+)
+def test_a_template_that_nobody_has_rendered_is_named_as_one(text, line):
+    problems: list[Problem] = []
+    assert not [*documents(text, problems)]
+    assert problems[0].line == line
+    assert "{{ is of a template" in problems[0].message
+
+
+def test_a_tab_is_named_as_one():
+    problems: list[Problem] = []
+    assert not [*documents("a:\n\tb: {{c\n", problems)]
+    assert problems[0].message.startswith(
+        "is not YAML: holds a tab where a line begins: indent it with spaces"
+    )
+
+
 @pytest.mark.parametrize("value", ["😀", "a😀b𝄞", "\\ud83d\\ude00", "\\\\😀", '"😀"'])
 def test_json_may_write_a_character_as_two_halves(value):
     assert one(json.dumps({value: [value]})) == {value: [value]}

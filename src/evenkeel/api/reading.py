@@ -45,6 +45,7 @@ REFUSED = {
     "PersistentVolume": "a claim gets a directory of its own; take it out, and write hostPath in the pods for a "
     "directory of this machine",
     "PriorityClass": "write its value as priority into the pods, and take it out",
+    "Kustomization": "its changes would be missing; take it out, and hand in what kubectl kustomize prints",
     "PodSecurityPolicy": "nothing on this node checks pods by it; take it out if you do not rely on it",
 }
 _GROUPS = {"", "apps", "batch"}

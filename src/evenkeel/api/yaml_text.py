@@ -72,7 +72,11 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        problems.append(Problem("", f"is not YAML: {what}", "Decode", line=mark.line + 1 if mark else 0))
+        line = mark.line + 1 if mark else 0
+        if mark and _line_of(text, line)[mark.column : mark.column + 1] == "\t":
+            what = "holds a tab where a line begins: indent it with spaces"
+        hint = _hint(text, line) or _hint(text, error.context_mark.line + 1 if error.context_mark else 0)
+        problems.append(Problem("", f"is not YAML: {what}{hint}", "Decode", line=line))
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         message = f"is not YAML: holds the character {error.character:#04x}, which it does not allow"
@@ -83,7 +87,18 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         line = text.count("\n", 0, error.start) + 1
         problems.append(Problem("", "is not YAML: holds half of a surrogate pair", "Decode", line=line))
     except _Refused as error:
-        problems.append(Problem("", error.message, "Decode", line=error.line))
+        problems.append(Problem("", f"{error.message}{_hint(text, error.line)}", "Decode", line=error.line))
+
+
+def _line_of(text: str, line: int) -> str:
+    return next(iter(text.split("\n", line)[line - 1 : line]), "") if line else ""
+
+
+def _hint(text: str, line: int) -> str:
+    """What to do about a line of a template that nobody has rendered."""
+    if "{{" not in _line_of(text, line):
+        return ""
+    return "; {{ is of a template, such as Helm's: hand in what it becomes (helm template)"
 
 
 def _separated(text: str) -> str:
