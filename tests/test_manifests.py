@@ -323,10 +323,14 @@ def test_an_object_with_a_pod_template_is_a_workload_and_stands_for_its_pod(vers
     assert pod.metadata.owner_references[0].kind == ("Job" if kind == "CronJob" else kind)
 
 
-def test_a_pod_template_by_itself_is_read_too():
-    (pod,) = read_objects(
+def test_a_pod_template_by_itself_makes_no_pod_and_can_be_planned_with():
+    written = json.dumps(
         {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": TEMPLATE}
-    ).pods
+    )
+    reading = read_manifests(written, "f.yaml").or_raise()
+    assert reading.pods == ()
+    assert [str(note).rpartition(": ")[2] for note in reading.warnings] == ["PodTemplate"]
+    (pod,) = read_manifests(written, "f.yaml", is_to_run=False).or_raise().pods
     assert pod.key == "default/t"
 
 

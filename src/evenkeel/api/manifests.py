@@ -120,7 +120,9 @@ class _Reader:
         kind = kind_in(value, path, found)
         if kind in LISTS:
             yield from self._items(value, kind, path, found, notes)
-        elif kind in TEMPLATES:
+        elif kind in TEMPLATES and (
+            kind != "PodTemplate" or not self._is_to_run
+        ):  # nothing makes a pod of it
             yield from self._template(value, kind, path, found, notes)
         elif kind == "Pod":
             of_pod = Findings()
