@@ -22,8 +22,8 @@ def packed(*lines: Line) -> bytes:
 
 
 def decided(instructions: bytes, architecture: int, number: int, argument: int = 0) -> int:
-    """What the kernel does with this filter."""
-    data = struct.pack("IIQQ", number, architecture, 0, argument)
+    """What the kernel does with this filter. The first two arguments have the same value."""
+    data = struct.pack("IIQQQ", number, architecture, 0, argument, argument)
     program = list(INSTRUCTION.iter_unpack(instructions))
     at = accumulator = 0
     while True:
@@ -53,11 +53,22 @@ def test_the_default_filter_decides_the_same_in_a_third_of_the_instructions(monk
     assert len(short) < len(long) / 3
     numbers = (*range(500), 0x3FFF_FFFF, 0x4000_0000, 0x4000_0001, 0x4000_003B, 0x8000_0000, LARGEST)
     few = (0, 40)
-    many = (*few, 8, 41, 0x2_0008, LARGEST, 1 << 32 | 40, *(1 << bit for bit in range(33)))
+    many = (
+        *few,
+        8,
+        38,
+        41,
+        1025,
+        0x2_0008,
+        LARGEST,
+        1 << 32 | 40,
+        1 << 32 | 1024,
+        *(1 << bit for bit in range(33)),
+    )
     for architecture in (X86_64, I386, AARCH64, 0, LARGEST):
         for number in numbers:
-            # clone, socket and personality; the last two have other numbers on I386
-            for argument in many if number in (41, 56, 120, 135, 136, 359) else few:
+            # clone, socket, personality and fcntl; the last three have other numbers on I386
+            for argument in many if number in (41, 55, 56, 72, 120, 135, 136, 221, 359) else few:
                 call = architecture, number, argument
                 assert decided(short, *call) == decided(long, *call), call
 

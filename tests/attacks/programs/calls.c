@@ -2,8 +2,8 @@
  *
  *   CALL WAY allowed|ERRNO
  *
- * WAY is `native`, `i386` (int 0x80) or `x32`: filters that look at one kind of number only are walked around so. Each
- * is tried in a process of its own, with arguments that change nothing outside of it. Prints `done` at the end, and
+ * WAY is `native`, `i386` (int 0x80), `x32`, or `wide`: filters that look at one kind of number only, or at bits that
+ * the kernel does not look at, are walked around so. Each is tried in a process of its own, with arguments that change nothing outside of it. Prints `done` at the end, and
  * then waits without end. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -115,6 +115,22 @@ static long io_uring(void)
     char parameters[120] = {0};
     return answer(syscall(425, 1, parameters));
 }
+/* The kernel takes the family as 32 bits, and a filter sees 64: both are the same family. */
+enum { ALG = 38, VSOCK = 40 };
+static const long OTHER_HALF = 1L << 32;
+static long socket_of(long family) { return answer(syscall(SYS_socket, family, family == VSOCK ? 1L : 5L, 0L)); }
+static long socket_alg(void) { return socket_of(ALG); }
+static long socket_vsock(void) { return socket_of(VSOCK); }
+static long socket_alg_wide(void) { return socket_of(ALG | OTHER_HALF); }
+static long socket_vsock_wide(void) { return answer(syscall(SYS_socket, VSOCK | OTHER_HALF, 1L, 0L)); }
+static long lease_by(long command)
+{
+    int file = open("/proc/self/exe", O_RDONLY);
+    long result = answer(syscall(SYS_fcntl, file, command, (long)F_RDLCK));
+    return result == -EACCES || result == -EAGAIN ? 0 : result; /* the kernel has looked at it */
+}
+static long lease(void) { return lease_by(F_SETLEASE); }
+static long lease_wide(void) { return lease_by(F_SETLEASE | OTHER_HALF); }
 
 #ifdef __x86_64__
 static long int80(long number, long first, long second)
@@ -133,6 +149,19 @@ static long i386_clone_user(void)
     return pid < 0 ? pid : 0;
 }
 static long i386_keyctl(void) { return int80(288, KEYCTL_GET_KEYRING_ID, (uint32_t)KEY_SPEC_SESSION_KEYRING) < 0 ? -EPERM : 0; }
+static long i386_socketcall(void)
+{
+    uint32_t *wanted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    wanted[0] = VSOCK, wanted[1] = 1, wanted[2] = 0;
+    long result = int80(102, 1, (long)(uintptr_t)wanted);
+    return result < 0 ? result : 0;
+}
+static long i386_lease(void)
+{
+    int file = open("/proc/self/exe", O_RDONLY);
+    long result = int80(221, file, F_SETLEASE);
+    return result == -EACCES || result == -EAGAIN ? 0 : result;
+}
 static long x32_unshare_user(void) { return answer(syscall(X32 | SYS_unshare, CLONE_NEWUSER)); }
 static long x32_clone_user(void) { return ended(syscall(X32 | SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0)); }
 static long x32_keyctl(void)
@@ -162,10 +191,18 @@ int main(void)
     attempt("open_by_handle_at", "native", open_by_handle);
     attempt("userfaultfd", "native", userfault);
     attempt("io_uring_setup", "native", io_uring);
+    attempt("socket-alg", "native", socket_alg);
+    attempt("socket-alg", "wide", socket_alg_wide);
+    attempt("socket-vsock", "native", socket_vsock);
+    attempt("socket-vsock", "wide", socket_vsock_wide);
+    attempt("lease", "native", lease);
+    attempt("lease", "wide", lease_wide);
 #ifdef __x86_64__
     attempt("unshare-user", "i386", i386_unshare_user);
     attempt("clone-user", "i386", i386_clone_user);
     attempt("keyctl", "i386", i386_keyctl);
+    attempt("socket-vsock", "i386", i386_socketcall);
+    attempt("lease", "i386", i386_lease);
     attempt("unshare-user", "x32", x32_unshare_user);
     attempt("clone-user", "x32", x32_clone_user);
     attempt("keyctl", "x32", x32_keyctl);

@@ -28,7 +28,7 @@ LIBRARY = "libseccomp.so.2"
 _ALLOWED = """
 read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek _llseek sendfile sendfile64 splice tee
 vmsplice copy_file_range readahead fadvise64 fadvise64_64 arm_fadvise64_64 sync_file_range sync_file_range2 fsync
-fdatasync sync syncfs fallocate truncate truncate64 ftruncate ftruncate64 flock fcntl fcntl64 ioctl dup dup2 dup3 pipe
+fdatasync sync syncfs fallocate truncate truncate64 ftruncate ftruncate64 flock ioctl dup dup2 dup3 pipe
 pipe2 close close_range
 
 open openat openat2 creat access faccessat faccessat2 stat stat64 lstat lstat64 fstat fstat64 fstatat64 newfstatat
@@ -68,7 +68,7 @@ select _newselect pselect6 pselect6_time64 poll ppoll ppoll_time64 epoll_create 
 epoll_wait epoll_wait_old epoll_pwait epoll_pwait2 eventfd eventfd2 io_setup io_submit io_getevents io_pgetevents
 io_pgetevents_time64 io_cancel io_destroy
 
-socketcall socketpair bind listen accept accept4 connect getsockname getpeername getsockopt setsockopt shutdown send
+socketpair bind listen accept accept4 connect getsockname getpeername getsockopt setsockopt shutdown send
 sendto sendmsg sendmmsg recv recvfrom recvmsg recvmmsg recvmmsg_time64
 ipc shmget shmat shmctl shmdt semget semop semtimedop semtimedop_time64 semctl msgget msgsnd msgrcv msgctl mq_open
 mq_unlink mq_timedsend mq_timedsend_time64 mq_timedreceive mq_timedreceive_time64 mq_notify mq_getsetattr
@@ -78,7 +78,8 @@ riscv_hwprobe sync_file_range2 swapcontext rtas switch_endian
 """
 
 # Known calls that fail with EPERM, as programs expect. A call that is in neither list fails with ENOSYS: programs
-# that try newer calls first then use older ones.
+# that try newer calls first then use older ones. `socketcall` has the arguments of 32-bit programs in memory, which a
+# filter cannot read; for ten years the kernel has had a call for each of its uses.
 _REFUSED = """
 unshare setns mount umount umount2 pivot_root fsopen fsmount fsconfig fspick move_mount open_tree mount_setattr
 open_by_handle_at fanotify_init lookup_dcookie quotactl quotactl_fd swapon swapoff acct vhangup ustat sysfs
@@ -86,7 +87,7 @@ keyctl add_key request_key bpf perf_event_open userfaultfd io_uring_setup io_uri
 init_module finit_module delete_module create_module query_module get_kernel_syms kexec_load kexec_file_load reboot
 ioperm iopl vm86 vm86old uselib nfsservctl _sysctl
 get_mempolicy set_mempolicy mbind migrate_pages move_pages
-settimeofday stime clock_settime clock_settime64 sethostname setdomainname
+settimeofday stime clock_settime clock_settime64 sethostname setdomainname socketcall
 """
 
 _NEW_NAMESPACES = 0x7E02_0000  # every CLONE_NEW… flag of clone(2)
@@ -98,12 +99,21 @@ _PERSONALITIES = (
     0x2_0008,
     0xFFFF_FFFF,
 )  # Linux, with and without 32-bit addresses; and the query for the present one
-_AF_VSOCK = 40  # it reaches the host of a virtual machine
+
+# Arguments that the kernel takes as 32 bits: a filter sees 64, and a program may put anything into the others. So only
+# the lower half is compared. Each pair is a mask and what is left of an allowed value under it.
+_LOWER_HALF = 0xFFFF_FFFF
+_AF_ALG, _AF_VSOCK = 38, 40  # the kernel's own cipher code; the host of a virtual machine
+_SOCKETS = ((~0x1F, 0), (~0x3, 32), (~0x1, 36), (~0, 39), (~0, 41), (~0x1, 42), (~0x3, 44))
+# A lease lets everybody wait who opens the file, and needs no right to write: on a file of the host, the host.
+_SET_LEASE = 1024
+_LEASE = syscalls.mask("lease")
+_FILE_COMMANDS = ((~0x3F, 0), (~0, 1025), (~0x1, 1026), (~0x3, 1028), (~0x7, 1032))
 
 # seccomp.h of libseccomp
 ALLOW = 0x7FFF_0000
 ERRNO = 0x0005_0000
-_NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
+_EQUAL, _MASKED_EQUAL = 4, 7
 _ON_OTHER_ARCHITECTURES, _OPTIMIZE = 2, 8
 _AS_A_TREE = 2
 _OTHER_ARCHITECTURES = {"x86_64": ("x86",), "aarch64": ("arm",)}  # the same kernel runs their programs
@@ -193,8 +203,8 @@ class FilterBuilder:
 
 
 @cache
-def default_filter() -> Filter:
-    """Compiles the filter. Raises NoFilter."""
+def default_filter(*, has_leases: bool = False) -> Filter:
+    """Compiles the filter. `has_leases` is for a container with the capability LEASE. Raises NoFilter."""
     with FilterBuilder(ERRNO | errno.ENOSYS) as builder:
         builder.set_attribute(_ON_OTHER_ARCHITECTURES, ERRNO | errno.ENOSYS)
         builder.set_attribute(_OPTIMIZE, _AS_A_TREE)
@@ -210,9 +220,40 @@ def default_filter() -> Filter:
         # clone3 is not allowed: its flags are in memory, which a filter cannot read. Programs then use clone.
         for value in _PERSONALITIES:
             builder.add(ALLOW, "personality", Comparison(0, _EQUAL, value, 0))
-        builder.add(ALLOW, "socket", Comparison(0, _NOT_EQUAL, _AF_VSOCK, 0))
-        builder.add(ERRNO | errno.EPERM, "socket", Comparison(0, _EQUAL, _AF_VSOCK, 0))
+        for mask, value in _SOCKETS:
+            builder.add(ALLOW, "socket", Comparison(0, _MASKED_EQUAL, mask & _LOWER_HALF, value))
+        for family in (_AF_ALG, _AF_VSOCK):
+            builder.add(ERRNO | errno.EPERM, "socket", Comparison(0, _MASKED_EQUAL, _LOWER_HALF, family))
+        for name in ("fcntl", "fcntl64"):
+            if has_leases:
+                builder.add(ALLOW, name)
+                continue
+            for mask, value in _FILE_COMMANDS:
+                builder.add(ALLOW, name, Comparison(1, _MASKED_EQUAL, mask & _LOWER_HALF, value))
+            builder.add(ERRNO | errno.EPERM, name, Comparison(1, _MASKED_EQUAL, _LOWER_HALF, _SET_LEASE))
         return Filter(shortened(builder.compiled().instructions))
+
+
+class Filters:
+    """The filters that a supervisor gives to containers. They are compiled before it has a child: a child that is
+    inside a container's files would load the library from there."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[bool, Filter | NoFilter] = {}
+
+    def compile(self) -> None:
+        for has_leases in (False, True):
+            try:
+                self._compiled[has_leases] = default_filter(has_leases=has_leases)
+            except NoFilter as error:
+                self._compiled[has_leases] = error
+
+    def of(self, capabilities: int) -> Filter:
+        """Returns the filter of a container with these capabilities. Raises NoFilter."""
+        found = self._compiled[bool(capabilities & _LEASE)]
+        if isinstance(found, NoFilter):
+            raise found
+        return found
 
 
 def filter_check() -> "Check":

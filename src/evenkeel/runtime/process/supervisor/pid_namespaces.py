@@ -118,7 +118,7 @@ def _hold(plan: Plan, entrances: tuple[str, ...], origin: spawn.Origin, orders: 
         spawn.limit_programs(0)
         syscalls.set_no_new_privileges()
         with suppress(EvenkeelError):
-            instructions = origin.filter()
+            instructions = origin.filter(0)
             syscalls.install_filter(instructions.instructions, instructions.length)
         os.setgroups(())
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)

@@ -43,7 +43,7 @@ class Origin(NamedTuple):
 
     namespaces: int  # the new namespaces of each child
     owner: tuple[int, int]  # the supervisor's user and group
-    filter: Callable[[], Filter]  # raises NoFilter
+    filter: Callable[[int], Filter]  # of a container with these capabilities; raises NoFilter
 
 
 class Start(NamedTuple):
@@ -219,7 +219,7 @@ def settle(plan: Plan, origin: Origin) -> Program:
         syscalls.install_filter(own.instructions, own.length)
         own = NO_FILTER
     if plan.is_filtered:
-        instructions = origin.filter()
+        instructions = origin.filter(plan.capabilities)
         syscalls.install_filter(instructions.instructions, instructions.length)
     if os.geteuid() == 0:
         _drop_powers(user, plan)

@@ -15,14 +15,12 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
 from typing import NoReturn
 
-from evenkeel.errors import EvenkeelError
 from evenkeel.host.allocator import give_back_memory
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
-from evenkeel.runtime.process.seccomp import default_filter, filter_problem
+from evenkeel.runtime.process.seccomp import Filters, filter_problem
 from evenkeel.runtime.process.supervisor import attachments, spawn
 from evenkeel.runtime.process.supervisor.attachments import Attachments
 from evenkeel.runtime.process.supervisor.attempt import Answer
@@ -55,7 +53,8 @@ class Supervisor:
         self._loop = Loop(self._mistake)
         if os.geteuid() == 0:
             spawn.limit_programs(spawn.GRANTABLE_CAPABILITIES)
-        origin = spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), default_filter)
+        self.filters = Filters()
+        origin = spawn.Origin(usable_namespaces(), (os.geteuid(), os.getegid()), self.filters.of)
         self._keeping = SupervisedContainers(self._loop, StatePaths(state), origin, self._tell)
         self._executing = ExecCommands(self._loop, origin)
         self._sessions = ExecSessions(self._loop, origin)
@@ -228,8 +227,7 @@ def main(state: str, connection: int) -> int:
     supervisor = Supervisor(os.path.realpath(state), directory)
     if client is not None:
         supervisor.listener.connect(client)
-    with suppress(EvenkeelError):  # each start reports the reason
-        default_filter()  # it takes a while, so it is done once, and after the client got our first message
+    supervisor.filters.compile()  # it takes a while, so it is done once, and after the client got our first message
     gc.collect()
     gc.freeze()
     give_back_memory()  # each start copies the table of our pages
