@@ -27,6 +27,7 @@ from tests.reserved_port import ReservedPort
 
 PATIENT_SECONDS = 30.0
 ATTEMPT = Attempt("uid", "c", 1)
+SUPPORTED_GROUPS, SECP256R1 = 10, 0x17  # of TLS
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 # Of a server nobody trusts, and which is asked all the same.
@@ -280,6 +281,52 @@ def test_https_asks_whoever_it_is(tmp_path):
             return [await ask_http(each, Container(), PATIENT_SECONDS) for each in (secure, plain)]
 
     assert [answer.is_success for answer in asyncio.run(ask())] == [True, False]
+
+
+def test_no_server_makes_the_agent_calculate_with_numbers_of_its_choice():
+    """With Diffie-Hellman in a prime field a server chooses numbers that take a second for one handshake."""
+    hello = bytearray()
+
+    async def ask():
+        async def take(reader, writer):
+            hello.extend(await reader.read(16384))
+            writer.close()
+
+        listening = await asyncio.start_server(take, "127.0.0.1", 0)
+        async with listening:
+            port = listening.sockets[0].getsockname()[1]
+            return await ask_http(HTTPGetAction(port=port, scheme="HTTPS"), Container(), PATIENT_SECONDS)
+
+    assert asyncio.run(ask()).is_success is False
+    suites, groups = offered(bytes(hello))
+    named = {
+        cipher["id"] & 0xFFFF: cipher["name"]
+        for cipher in ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).get_ciphers()
+    }
+    names = [named[suite] for suite in suites if suite in named]
+    assert names
+    assert [name for name in names if not name.startswith(("TLS_", "ECDHE-"))] == []
+    assert groups == [SECP256R1]
+
+
+def offered(hello: bytes) -> tuple[list[int], list[int]]:
+    """The cipher suites and the groups of a ClientHello (RFC 8446, 4.1.2)."""
+
+    def numbers(text: bytes) -> list[int]:
+        return [int.from_bytes(text[at : at + 2]) for at in range(0, len(text), 2)]
+
+    at = 5 + 4 + 2 + 32  # the heads of record and message, version and random
+    at += 1 + hello[at]  # the session's name
+    length = int.from_bytes(hello[at : at + 2])
+    suites = numbers(hello[at + 2 : at + 2 + length])
+    at += 2 + length
+    at += 1 + hello[at] + 2  # compression, and the length of all extensions
+    while at < len(hello):
+        kind, length = numbers(hello[at : at + 4])
+        if kind == SUPPORTED_GROUPS:
+            return suites, numbers(hello[at + 6 : at + 4 + length])
+        at += 4 + length
+    return suites, []
 
 
 def test_a_port_can_be_named():

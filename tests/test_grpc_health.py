@@ -105,7 +105,7 @@ HTTP2_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "closed without an answer"),  # to HTTP/2 a frame of 5 MB
         (HTTP2_SETTINGS, "closed without an answer"),
         (HTTP2_SETTINGS + b"\x00\x00\x04\x03\x00\x00\x00\x00\x01\x00\x00\x00\x02", "ended the request"),
-        (HTTP2_SETTINGS + b"\x00\x00\x08\x06\x00\x00\x00\x00\x00pingping" * 10_000, "more than 64 KiB"),
+        (HTTP2_SETTINGS + b"\x00\x00\x08\x06\x00\x00\x00\x00\x00pingping" * 10_000, "more than 16 KiB"),
         (HTTP2_SETTINGS + b"\x00\x00\x02\x01\x05\x00\x00\x00\x01\xff\xff", "is not HTTP/2"),
     ],
 )

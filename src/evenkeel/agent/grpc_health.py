@@ -11,8 +11,9 @@ from evenkeel.agent.probe_requests import DEFAULT_HOST, Answer, printable, reaso
 from evenkeel.api.container import GRPCAction
 
 _CHECK = "/grpc.health.v1.Health/Check"
-_MOST_BYTES = 64 * 1024  # of the whole answer
-_READ_BYTES = 16 * 1024
+# Of the whole answer: a health check needs a few hundred. Each frame costs us more than the server.
+_MOST_BYTES = 16 * 1024
+_READ_BYTES = 4 * 1024
 _PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 _SERVICE_FIELD, _STATUS_FIELD = b"\x0a", 0x08  # protobuf: field 1 as bytes, field 1 as a number
 _STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
