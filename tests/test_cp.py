@@ -4,11 +4,13 @@ import io
 import os
 import stat
 import tarfile
+import tracemalloc
 
 import pytest
 
 from evenkeel.cli.cp import Place, place
 from evenkeel.cli.port_forward import Ports, ports_of
+from evenkeel.cli.tar_reader import DIRECTORY, FILE, TarReader
 from evenkeel.cli.tar_streams import read_tree, write_tree
 from evenkeel.errors import EvenkeelError
 
@@ -127,7 +129,7 @@ def test_a_name_of_any_length_is_not_held_in_memory(tmp_path):
     info = tarfile.TarInfo("././@LongLink")
     info.type = tarfile.GNUTYPE_LONGNAME
     info.size = 1 << 33
-    with pytest.raises(EvenkeelError, match="no tar makes"):
+    with pytest.raises(EvenkeelError, match="no tar writes"):
         read_tree(io.BytesIO(info.tobuf(tarfile.GNU_FORMAT) + bytes(10240)), "x", str(tmp_path / "x"))
 
 
@@ -135,3 +137,82 @@ def test_a_name_of_any_length_is_not_held_in_memory(tmp_path):
 def test_what_is_no_tar_stream_is_a_sentence(tmp_path, content):
     with pytest.raises(EvenkeelError, match="cannot be read"):
         read_tree(io.BytesIO(content), "x", str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_stream_of_every_format_is_read(tmp_path, kind):
+    names = ["site", "site/plain", f"site/{'long' * 20}", f"site/{'deep/' * 30}x", "site/ünï\N{SNOWMAN}"]
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=kind) as written:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.DIRTYPE if name == "site" else tarfile.REGTYPE
+            info.mode = 0o755
+            content = b"" if info.isdir() else name.encode() * 100
+            info.size = len(content)
+            written.addfile(info, io.BytesIO(content))
+    reader = TarReader(io.BytesIO(file.getvalue()))
+    found = [(entry.name.rstrip("/"), entry.kind, b"".join(reader.content())) for entry in reader.entries()]
+    assert found == [
+        (name, DIRECTORY if name == "site" else FILE, b"" if name == "site" else name.encode() * 100)
+        for name in names
+    ]
+
+
+def header(name, size=0, kind=b"0"):
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def attributes(**values):
+    """A header with attributes of the next entry."""
+    text = b""
+    for key, value in values.items():
+        record = f" {key.replace('_', '.')}={value}\n".encode()
+        length = len(record) + len(str(len(record) + 3))
+        text += str(length).encode() + record
+    return header("x", len(text), b"x") + text + bytes(-len(text) % 512)
+
+
+HOSTILE_STREAMS = {
+    "a header that takes hours to search": header("x", 1 << 20, b"x") + b"1" * (1 << 20),
+    "the same, and not too long": header("x", 1 << 15, b"x") + b"1" * (1 << 15),
+    "headers without end": attributes(path="site/x") * 5000,
+    "a map of a sparse file without end": attributes(GNU_sparse_major=1, GNU_sparse_minor=0)
+    + header("site/s", 1 << 32)
+    + b"100000000000\n"
+    + b"0\n" * 1_000_000,
+    "a negative size": attributes(size=-512) + header("site/x"),
+    "a size that is no number": attributes(size="9" * 5000) + header("site/x"),
+    "a huge file that ends": header("site", 0, b"5") + header("site/x", (1 << 33) - 1) + b"x",
+    "attributes that are longer than they say": header("x", 512, b"x")
+    + b"600 path=site/x\n".ljust(512, b"x"),
+    "attributes of no length": header("x", 512, b"x") + b"0 path=x\n" * 56 + bytes(8),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE_STREAMS.values(), ids=HOSTILE_STREAMS)
+def test_a_hostile_stream_is_a_sentence_and_costs_little(tmp_path, content):
+    """Memory is bounded by what is measured here, and time by the test's own timeout."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(EvenkeelError, match=r"tar stream|sparse"):
+            read_tree(io.BytesIO(content), "site", str(tmp_path / "site"))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_entry_is_kept_in_memory(tmp_path, capsys):
+    one = attributes(comment="x" * 50_000) + header("site/l", 0, b"2")
+    file = io.BytesIO(header("site", 0, b"5") + one * 300)
+    tracemalloc.start()
+    try:
+        assert read_tree(file, "site", str(tmp_path / "site")) == 1
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 21
+    assert said[-1] == "evenkeel: 280 more are skipped"

@@ -94,11 +94,16 @@ class _Container:
             parameters.append(("container", self._container))
         remote = Remote(self._client, pod_path(self._at.namespace, self._at.pod, "exec"), parameters)
         said = bytearray()
+
+        def keep(data: bytes) -> None:
+            said.extend(data)
+            del said[:-_MOST_SAID_BYTES]  # it may speak for ever
+
         try:
-            end = relay(remote, source, Sinks({STDOUT: output, STDERR: said.extend}))
+            end = relay(remote, source, Sinks({STDOUT: output, STDERR: keep}))
         finally:
             remote.close()
-        return end, bytes(said[-_MOST_SAID_BYTES:]).decode(errors="replace").strip()
+        return end, bytes(said).decode(errors="replace").strip()
 
     def is_directory(self, path: str) -> bool:
         return self.execute("test", "-d", path)[0].exit_code == 0

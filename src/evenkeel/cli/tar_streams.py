@@ -10,37 +10,20 @@ import posixpath
 import stat
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import IO
 
 from evenkeel.cli.output import printable
+from evenkeel.cli.tar_reader import DIRECTORY, FILE, LINK, TarReader
 from evenkeel.errors import EvenkeelError, reason
 
-_CHUNK_BYTES = 256 * 1024
-_LONGEST_EXTENDED_BYTES = (
-    1 << 20
-)  # names and attributes of one entry; tarfile would hold any length in memory
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+_MOST_WARNINGS = 20  # of entries that are skipped
+_MOST_CLOSED = 10_000  # directories that their owner may not write to
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LONGEST_SHOWN = 200
 _MODES = 0o777  # neither set-user-ID nor sticky
-
-
-class _CheckedHeader(tarfile.TarInfo):
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> "_CheckedHeader":
-        header = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
-        if header.size < 0 or (header.type in _EXTENDED and header.size > _LONGEST_EXTENDED_BYTES):
-            raise EvenkeelError("the tar stream of the container has an entry that no tar makes")
-        if header.type == tarfile.GNUTYPE_SPARSE:
-            raise EvenkeelError(f"{header.name[:200]} is stored as a sparse file, which cp does not take")
-        return header
+_OPEN = 0o700  # what a directory needs to take its files
 
 
 def write_tree(source: str, name: str, file: IO[bytes]) -> None:
@@ -69,34 +52,42 @@ def read_tree(file: IO[bytes], name: str, target: str) -> int:
 
     Raises EvenkeelError.
     """
-    count = 0
-    directories: list[tuple[str, int]] = []
+    count = skipped = 0
+    closed: list[tuple[str, int]] = []
+    reader = TarReader(file)
     try:
-        with tarfile.open(fileobj=file, mode="r|", tarinfo=_CheckedHeader) as stream:
-            for member in stream:
-                below = relative_path(member.name, name)
-                if member.isdir():
-                    _checked(member, target)
-                    if _make_directory(target, below):
-                        directories.append((below, member.mode & _MODES))
-                elif member.isreg() and not member.issparse():
-                    _checked(member, target)
-                    content = stream.extractfile(member)
-                    assert content is not None
-                    _write_file(target, below, content, member.mode & _MODES)
-                else:
-                    kind = "a link" if member.issym() or member.islnk() else "no file"
-                    warn(f"{member.name} is {kind}, and is skipped")
-                    continue
-                count += 1
-        # In the end: a directory that may not be written to must take its files first.
-        for below, mode in reversed(directories):
+        for entry in reader.entries():
+            below = relative_path(entry.name, name)
+            mode = entry.mode & _MODES
+            if entry.kind == DIRECTORY:
+                if _make_directory(target, below):
+                    if mode & _OPEN == _OPEN:
+                        _set_mode(target, below, mode)
+                    elif len(closed) == _MOST_CLOSED:
+                        raise EvenkeelError(
+                            f"the container's tar stream has more than {_MOST_CLOSED} directories that not even their"
+                            " owner may write to"
+                        )
+                    else:
+                        closed.append((below, mode))
+            elif entry.kind == FILE:
+                _write_file(target, below, reader.content(), mode)
+            else:
+                skipped += 1
+                if skipped <= _MOST_WARNINGS:
+                    kind = "a link" if entry.kind == LINK else "no file"
+                    warn(f"{entry.name[:_LONGEST_SHOWN]} is {kind}, and is skipped")
+                continue
+            count += 1
+        # In the end: such a directory must take its files first.
+        for below, mode in reversed(closed):
             _set_mode(target, below, mode)
-    except tarfile.TarError as error:
-        raise EvenkeelError(f"the container's tar stream cannot be read: {error}") from None
     except OSError as error:
         where = error.filename or target
         raise EvenkeelError(f"cp: {where!s}: {reason(error)}") from None
+    finally:
+        if skipped > _MOST_WARNINGS:
+            warn(f"{skipped - _MOST_WARNINGS} more are skipped")
     return count
 
 
@@ -119,12 +110,6 @@ def relative_path(member: str, name: str) -> str:
 def warn(message: str) -> None:
     """Prints it. Names of files come from the container."""
     print(printable(f"evenkeel: {message}"), file=sys.stderr)
-
-
-def _checked(member: tarfile.TarInfo, target: str) -> None:
-    """Asks Python's own filter as well, where Python has it. Raises a TarError."""
-    if hasattr(tarfile, "data_filter"):
-        tarfile.data_filter(member, target)
 
 
 def _make_directory(target: str, below: str) -> bool:
@@ -155,14 +140,13 @@ def _set_mode(target: str, below: str, mode: int) -> None:
     _at_parent(target, below, change)
 
 
-def _write_file(target: str, below: str, content: IO[bytes], mode: int) -> None:
+def _write_file(target: str, below: str, content: Iterable[bytes], mode: int) -> None:
     def write(parent: int, last: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(last, flags, 0o600, dir_fd=parent), "wb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise EvenkeelError(f"{posixpath.join(target, below)} exists and is not a file")
-            while chunk := content.read(_CHUNK_BYTES):
-                file.write(chunk)
+            file.writelines(content)
             os.fchmod(file.fileno(), mode)
 
     _at_parent(target, below, write)
