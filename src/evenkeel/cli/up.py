@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from evenkeel.cli.up_flags import add_up_flags, cluster_from, endpoint_from
 from evenkeel.cli.up_view import log_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem, machine_capacity
+from evenkeel.host.polling import Poller
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.amounts import bytes_text, cores_text
 from evenkeel.policy.node_view import NodeView, node_view
@@ -81,7 +83,14 @@ def run(args: argparse.Namespace) -> int:
     for excess in beyond_machine(capacity, machine_capacity()):
         log.warning("--node: %s; requests beyond that cannot be kept", excess)
     node = node_view(capacity, config)
-    return asyncio.run(_up(args, node, endpoint_from(args, config), cluster_from(args)))
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(LoopSelector())) as runner:
+        return runner.run(_up(args, node, endpoint_from(args, config), cluster_from(args)))
+
+
+class LoopSelector(selectors.EpollSelector):
+    """The selector of an event loop that goes on when there are no more watches of epoll."""
+
+    _selector_cls = Poller
 
 
 def beyond_machine(given: NodeCapacity, machine: NodeCapacity) -> Iterator[str]:

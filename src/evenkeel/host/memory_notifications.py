@@ -99,6 +99,10 @@ class UsageThreshold(_Notification):
         if self._count():
             yield from self._changes()
 
+    def consume(self) -> None:
+        """Lets the descriptor be unreadable until the next crossing."""
+        self._count()
+
     def _changes(self) -> Iterator[Event]:
         try:
             usage = int(self._text())

@@ -6,6 +6,7 @@ side takes. So neither side can make the agent hold more than a few KiB.
 """
 
 import asyncio
+import errno
 import fcntl
 import os
 import select
@@ -20,6 +21,9 @@ from evenkeel.named_tuples import NamedTuple
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes of a command that could not be executed, as in a shell
 LONGEST_COMMAND_BYTES = 64 << 10
 MOST_WORDS = 1024
+
+_HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP  # for poll(2) the same numbers
+_LOOK_SECONDS = 1.0
 
 
 class Streams(NamedTuple):
@@ -141,8 +145,19 @@ async def writable(descriptor: int) -> None:
 async def hung_up(connected: int) -> None:
     """Returns when the peer of a socket has closed its end, whether or not what it sent before has been read."""
     with select.epoll() as watched:
-        watched.register(connected, select.EPOLLRDHUP | select.EPOLLHUP)
-        await readable(watched.fileno())
+        try:
+            watched.register(connected, _HUNG_UP)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        else:
+            await readable(watched.fileno())
+            return
+    # Pods have taken all watches of epoll that the user may have. asyncio cannot wait for this event by other means.
+    polled = select.poll()
+    polled.register(connected, _HUNG_UP)
+    while not polled.poll(0):
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _ready(watch: Callable[[Callable[[], None]], object], unwatch: Callable[[], object]) -> None:

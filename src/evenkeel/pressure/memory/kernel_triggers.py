@@ -16,6 +16,7 @@ from evenkeel.host.memory_notifications import (
     UsageThreshold,
     parse_counters,
 )
+from evenkeel.host.polling import Poller
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
 from evenkeel.pressure.targets import WatchTargets
 
@@ -26,7 +27,7 @@ STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
 class KernelTriggers:
     def __init__(self) -> None:
         self.notes: list[str] = []  # events that the kernel does not report, and why
-        self._epoll = select.epoll()
+        self._epoll = Poller()
         self._others: dict[int, Callable[[], None]] = {}  # by descriptor: what to call when it is ready
         self._usage: dict[int, UsageThreshold] = {}  # by descriptor
         # Those of `_usage` that are thresholds, and not marks on the way to one.
@@ -109,6 +110,8 @@ class KernelTriggers:
         """Consumes the event, so that it does not wake the thread again."""
         if descriptor in self._usage:
             # edge-triggered: it wakes the thread only once, so no time is spent on reading it
+            if not self._epoll.has_edges:
+                self._usage[descriptor].consume()
             self._is_crossing = True
             if descriptor in self._lines:
                 self.reported_at = self.woken_at

@@ -4,6 +4,9 @@ All containers of a pod share it. It is a mount below the memory directory of th
 supervisor, and it is gone after a reboot. A namespace of users can only be entered by a process with one thread. So a
 small program of util-linux is in it for a moment, while it is mounted.
 
+The pod's own root makes the namespace. To the kernel's quotas of a user (inotify, namespaces, and others) all that is
+made inside counts as its maker's too: if that were root of the host, a pod could use up root's.
+
 All functions block, except `path`.
 """
 
@@ -56,7 +59,10 @@ class UserNamespaces:
 
 
 def _make(path: str, first: int) -> None:
-    with inhabitant("unshare", "--user") as pid:
+    # The machine may let only those make one who have this capability.
+    capability = ("--inh-caps=+sys_admin", "--ambient-caps=+sys_admin")
+    user = (f"--reuid={first}", f"--regid={first}", "--clear-groups")
+    with inhabitant("setpriv", *user, *capability, "unshare", "--user") as pid:
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as file:
                 file.write(f"0 {first} {LENGTH}")

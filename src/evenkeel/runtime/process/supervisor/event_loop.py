@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from evenkeel.host.polling import Poller
+
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
 
@@ -36,7 +38,7 @@ class Loop:
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._epoll = select.epoll()
+        self._epoll = Poller()
         # With the turn since which it is watched.
         self._callbacks: dict[int, tuple[int, Callable[[], None]]] = {}
         self._turn = 0
@@ -57,7 +59,7 @@ class Loop:
         if self._callbacks.pop(descriptor, None) is not None:
             try:
                 self._epoll.unregister(descriptor)
-            except (OSError, ValueError):
+            except (OSError, ValueError, KeyError):
                 pass  # it was closed already
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:

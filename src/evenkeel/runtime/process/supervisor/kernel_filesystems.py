@@ -35,7 +35,8 @@ _DEVICE_LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620"
+# The machine has 3072 terminals for all containers (kernel.pty.max without its reserve).
+_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=0620,max=256"
 CGROUPS = "/sys/fs/cgroup"
 
 
