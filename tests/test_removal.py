@@ -1,13 +1,19 @@
 """Directories are removed whole, also while others remove parts of them."""
 
+import asyncio
 import os
 import shutil
+import threading
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime import syscalls, tree_removal
+from evenkeel.api.config import KubeletConfiguration
+from evenkeel.cgroup.driver import Driver
+from evenkeel.runtime import syscalls, tree_removal, volumes
+from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.process.process_runtime import ProcessRuntime
 
 
 def test_a_part_that_another_removal_takes_meanwhile_does_not_end_this_one(
@@ -55,3 +61,37 @@ def test_many_names_in_one_directory_take_no_memory_to_remove(tmp_path: Path):
         tracemalloc.stop()
     assert not (tmp_path / "pod").exists()
     assert most_bytes < 1 << 20
+
+
+def test_a_pod_with_files_that_take_long_to_remove_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    may_end = threading.Event()
+    removed: list[str] = []
+
+    def remove_logs(uid: str, paths: StatePaths) -> None:
+        if uid == "hostile":
+            may_end.wait(60)
+        removed.append(uid)
+
+    monkeypatch.setattr(volumes, "remove_logs", remove_logs)
+    (tmp_path / "pods").mkdir()
+
+    async def whole() -> None:
+        runtime = ProcessRuntime(str(tmp_path), no_driver, KubeletConfiguration())
+        hostile = [asyncio.ensure_future(runtime.remove_logs("hostile")) for _ in range(40)]
+        try:
+            async with asyncio.timeout(30):
+                await runtime.pods()  # in the threads of starts
+                await runtime.remove_logs("other")
+            assert removed == ["other"]
+        finally:
+            may_end.set()
+            await asyncio.gather(*hostile)
+        assert removed.count("hostile") == len(hostile)
+
+    asyncio.run(whole())
+
+
+def no_driver() -> Driver:
+    raise AssertionError("nothing is killed here")

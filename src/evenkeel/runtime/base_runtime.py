@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.data_objects import NO_DATA, PodData
@@ -42,6 +43,7 @@ from evenkeel.runtime.tree_removal import remove_tree
 log = logging.getLogger(__name__)
 
 _LOG = ".log"
+_REMOVAL_THREADS = 4
 _LOGS_KEPT = 2  # per container: the log of the last attempt, and of the one before
 
 
@@ -140,6 +142,8 @@ class BaseRuntime(ABC):
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._allocatable_memory_bytes = allocatable_memory_bytes or machine
         self._threads = ThreadPoolExecutor(threads, "evenkeel-runtime")
+        self._removal_threads = ThreadPoolExecutor(_REMOVAL_THREADS, "evenkeel-removal")
+        self._removals: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by pod or claim
         self._events: asyncio.Queue[RuntimeEvent] = asyncio.Queue()
         self._starting: dict[Attempt, asyncio.Task[Record]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -203,10 +207,10 @@ class BaseRuntime(ABC):
     # The disk
 
     async def empty_memory(self, uid: str) -> None:
-        await self._in_thread(partial(memory_mounts.empty_memory, uid, self._paths))
+        await self._removed(uid, partial(memory_mounts.empty_memory, uid, self._paths))
 
     async def remove_logs(self, uid: str) -> None:
-        await self._in_thread(partial(volumes.remove_logs, uid, self._paths))
+        await self._removed(uid, partial(volumes.remove_logs, uid, self._paths))
 
     async def write_hosts(self, pod: Pod, attempts: Sequence[Attempt]) -> None:
         # Containers of the process runtime have the file in a directory of its own, unless a former agent began them.
@@ -215,7 +219,9 @@ class BaseRuntime(ABC):
         await self._in_thread(partial(volumes.rewrite_hosts, pod, directories))
 
     async def remove_claim(self, namespace: str, name: str) -> None:
-        await self._in_thread(partial(volumes.remove_claim, namespace, name, self._paths))
+        await self._removed(
+            f"{namespace}/{name}", partial(volumes.remove_claim, namespace, name, self._paths)
+        )
 
     async def remove_old_logs(self) -> None:
         await self._in_thread(partial(remove_old_logs, self._paths))
@@ -230,7 +236,7 @@ class BaseRuntime(ABC):
 
     async def _remove_attempt(self, attempt: Attempt) -> None:
         memory_mounts.remove_private(self._paths.private(*attempt))
-        await self._in_thread(partial(remove_tree, self._paths.attempt(*attempt)))
+        await self._removed(attempt.uid, partial(remove_tree, self._paths.attempt(*attempt)))
 
     async def _killed(self, cgroup: str) -> None:
         await self._in_thread(partial(self._kill, cgroup))
@@ -247,8 +253,17 @@ class BaseRuntime(ABC):
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
+    async def _removed(self, whose: str, function: Callable[[], T]) -> T:
+        """Removes files that a pod made, which may be millions. Of the threads for that it has one at a time, and none
+        of those in which pods are started and killed."""
+        lock = self._removals.get(whose) or asyncio.Lock()
+        self._removals[whose] = lock
+        async with lock:
+            return await asyncio.get_running_loop().run_in_executor(self._removal_threads, function)
+
     def _end_threads(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._removal_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _run_task(self, work: Coroutine[Any, Any, Any]) -> None:
         self._track(asyncio.get_running_loop().create_task(work))

@@ -274,7 +274,7 @@ class CriRuntime(BaseRuntime):
             await self.forget(container.attempt)
         await self._sandboxes.remove(uid)
         self._host_paths.forget(uid)
-        await self._in_thread(partial(volumes.remove, uid, self._paths))
+        await self._removed(uid, partial(volumes.remove, uid, self._paths))
         self._ranges.release(uid)
 
     async def pods(self) -> frozenset[str]:

@@ -240,7 +240,7 @@ class ProcessRuntime(BaseRuntime):
         self._host_paths.forget(uid)
         if self._has_orphans:  # the holder of a shared process namespace ends with its pod
             self._run_task(supervisor_link.reap_strays(self._known.pids))
-        await self._in_thread(partial(self._remove_pod, uid))
+        await self._removed(uid, partial(self._remove_pod, uid))
 
     def _remove_pod(self, uid: str) -> None:
         self._networks.leave(uid)
