@@ -1,14 +1,16 @@
 """What a container says reaches the terminal of the one who asks, but no control character of it does."""
 
 import io
+import json
 import logging
 import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from evenkeel.cli import interactive, main
-from evenkeel.cli.output import Paint, printable_lines
+from evenkeel.cli.output import Paint, print_structured, printable_lines
 from evenkeel.cli.tar_streams import read_tree
 from evenkeel.cli.up import PlainFormatter
 from evenkeel.cli.up_view import line_of
@@ -63,3 +65,16 @@ def test_events_and_log_lines_of_the_agent():
 
 def test_lines_stay_lines():
     assert printable_lines(f"a\n{HOSTILE[0]}b") == "a\n\\x1bb"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_json_and_yaml_are_the_same_values_without_control_characters(
+    capsys: pytest.CaptureFixture[str], form: str
+):
+    value = {"message": f"{HOSTILE}\x9b2J\u2028\U000e0001", "plain": "grün \N{SNOWMAN}\nsecond"}
+    print_structured(value, form)
+    said = capsys.readouterr().out
+    assert is_harmless(said)
+    assert (json.loads if form == "json" else yaml.safe_load)(said) == value
+    print_structured({"plain": value["plain"]}, form)
+    assert "grün" in capsys.readouterr().out

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
+from evenkeel.cli.output import printable_lines
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
 from evenkeel.server.agent_socket import SOCKET_NAME, connect
 
@@ -229,7 +230,7 @@ def found_by_name(names: Sequence[str], get: Callable[[str], Json]) -> tuple[lis
 def reported(failures: Sequence[str]) -> int:
     """Prints why something could not be done. Returns the exit code of the command."""
     for message in failures:
-        print(f"evenkeel: {message}", file=sys.stderr)
+        print(f"evenkeel: {printable_lines(message)}", file=sys.stderr)
     return int(bool(failures))
 
 

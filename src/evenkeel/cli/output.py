@@ -54,18 +54,38 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_structured(value: object, form: str) -> None:
-    """`value` as JSON or YAML on standard output."""
+    """`value` as JSON or YAML on standard output. What a terminal would act on is escaped, as both forms can."""
     plain = encode(value)
     if form == "json":
-        import json
-
-        json.dump(plain, sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
+        sys.stdout.write(f"{_json(plain)}\n")
     else:
-        import yaml
+        sys.stdout.write(_yaml(plain))
 
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        yaml.dump(plain, sys.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+
+def _json(plain: object) -> str:
+    import json
+
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    if _is_harmless(text):
+        return text
+    # Such a letter can only be in a string.
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def _yaml(plain: object) -> str:
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    def dumped(*, allow_unicode: bool) -> str:
+        return str(yaml.dump(plain, Dumper=dumper, sort_keys=False, width=120, allow_unicode=allow_unicode))
+
+    text = dumped(allow_unicode=True)
+    return text if _is_harmless(text) else dumped(allow_unicode=False)
+
+
+def _is_harmless(text: str) -> bool:
+    return all(map(str.isprintable, text.split("\n")))
 
 
 NONE = "<none>"

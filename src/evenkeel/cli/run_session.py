@@ -129,7 +129,7 @@ class RunSession:
                 time.sleep(_RETRY_SECONDS)
                 continue
             if end.problem:
-                print(f"evenkeel: {end.problem}", file=sys.stderr)
+                print(printable(f"evenkeel: {end.problem}"), file=sys.stderr)
             return
 
     # Both
