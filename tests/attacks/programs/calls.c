@@ -154,7 +154,7 @@ static long i386_socketcall(void)
     uint32_t *wanted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
     wanted[0] = VSOCK, wanted[1] = 1, wanted[2] = 0;
     long result = int80(102, 1, (long)(uintptr_t)wanted);
-    return result < 0 ? result : 0;
+    return result < 0 ? result : result > 0 ? 0 : -ENOSYS; /* where it is not an i386 call it is getuid, of root */
 }
 static long i386_lease(void)
 {
