@@ -5,11 +5,16 @@ import errno
 import os
 import select
 import socket
+from typing import ClassVar
 
 import pytest
 
+from evenkeel.cgroup.tree import Version
 from evenkeel.cli.up import LoopSelector
 from evenkeel.host.polling import Poller
+from evenkeel.pressure.memory import kernel_triggers
+from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
+from evenkeel.pressure.targets import WatchTargets
 
 
 class NoWatchesLeft:
@@ -83,6 +88,44 @@ def test_another_error_is_raised(watches):
     with pytest.raises((OSError, ValueError)):
         poller.register(-1, select.EPOLLIN)
     poller.close()
+
+
+class Threshold:
+    """A threshold of cgroup v1, as far as the triggers use it."""
+
+    made: ClassVar[list["Threshold"]] = []
+
+    def __init__(self, *_: object) -> None:
+        self._event = os.eventfd(0, os.EFD_NONBLOCK)
+        self.made.append(self)
+
+    def fileno(self):
+        return self._event
+
+    def cross(self):
+        os.eventfd_write(self._event, 1)
+
+    def consume(self):
+        os.eventfd_read(self._event)
+
+    def close(self):
+        os.close(self._event)
+
+
+def test_a_crossing_wakes_the_watch_once(watches, monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel_triggers, "UsageThreshold", Threshold)
+    Threshold.made.clear()
+    triggers = KernelTriggers()
+    try:
+        assert triggers.follow(WatchTargets(Version.V1, "/k", str(tmp_path)), (1,), (2,))
+        for _ in range(2):
+            Threshold.made[0].cross()
+            assert triggers.wait(30.0)
+            assert triggers.take_crossing()
+            assert not triggers.wait(0.0)
+            assert not triggers.take_crossing()
+    finally:
+        triggers.close()
 
 
 def test_an_event_loop_goes_on(watches):
