@@ -73,10 +73,13 @@ def test_a_descriptor_that_was_closed_is_forgotten(watches):
     ours, theirs = socket.socketpair()
     other, kept = socket.socketpair()
     poller.register(other.fileno(), select.EPOLLIN)
-    poller.register(ours.fileno(), select.EPOLLIN)
+    number = ours.fileno()
+    poller.register(number, select.EPOLLIN)
     ours.close()
     assert poller.poll(0) == []
     assert poller.poll(0) == []
+    with pytest.raises(OSError):  # as selectors expect it
+        poller.unregister(number)
     theirs.close()
     other.close()
     kept.close()

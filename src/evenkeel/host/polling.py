@@ -7,6 +7,7 @@ descriptors there are.
 
 import errno
 import math
+import os
 import select
 
 # The flags that both calls have are the same numbers.
@@ -46,11 +47,15 @@ class Poller:
         self._events[descriptor] = events
 
     def unregister(self, descriptor: int) -> None:
+        """Raises OSError, as epoll does, if it is not watched or was closed."""
         self._events.pop(descriptor, None)
         if self._poll is None:
             self._epoll.unregister(descriptor)
-        else:
+            return
+        try:
             self._poll.unregister(descriptor)
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         if self._poll is None:

@@ -59,7 +59,7 @@ class Loop:
         if self._callbacks.pop(descriptor, None) is not None:
             try:
                 self._epoll.unregister(descriptor)
-            except (OSError, ValueError, KeyError):
+            except (OSError, ValueError):
                 pass  # it was closed already
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
