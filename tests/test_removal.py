@@ -11,7 +11,7 @@ import pytest
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.cgroup.driver import Driver
-from evenkeel.runtime import syscalls, tree_removal, volumes
+from evenkeel.runtime import memory_mounts, syscalls, tree_removal, volumes
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.process_runtime import ProcessRuntime
 
@@ -89,6 +89,37 @@ def test_a_pod_with_files_that_take_long_to_remove_keeps_nobody_waiting(
             may_end.set()
             await asyncio.gather(*hostile)
         assert removed.count("hostile") == len(hostile)
+
+    asyncio.run(whole())
+
+
+def test_memory_of_a_pod_comes_back_beside_removals_that_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    has_begun, may_end = threading.Event(), threading.Event()
+    emptied: list[str] = []
+
+    def remove_logs(_uid: str, _paths: StatePaths) -> None:
+        has_begun.set()
+        may_end.wait(60)
+
+    def empty_memory(uid: str, _paths: StatePaths) -> None:
+        emptied.append(uid)
+
+    monkeypatch.setattr(volumes, "remove_logs", remove_logs)
+    monkeypatch.setattr(memory_mounts, "empty_memory", empty_memory)
+
+    async def whole() -> None:
+        runtime = ProcessRuntime(str(tmp_path), no_driver, KubeletConfiguration())
+        removals = [asyncio.ensure_future(runtime.remove_logs(f"pod{number}")) for number in range(16)]
+        try:
+            async with asyncio.timeout(30):
+                await asyncio.to_thread(has_begun.wait)  # all of them are in the queue by then
+                await runtime.empty_memory("evicted")
+        finally:
+            may_end.set()
+            await asyncio.gather(*removals)
+        assert emptied == ["evicted"]
 
     asyncio.run(whole())
 

@@ -207,7 +207,8 @@ class BaseRuntime(ABC):
     # The disk
 
     async def empty_memory(self, uid: str) -> None:
-        await self._removed(uid, partial(memory_mounts.empty_memory, uid, self._paths))
+        # Not with other removals, which may take long: the node is short of this memory.
+        await self._in_thread(partial(memory_mounts.empty_memory, uid, self._paths))
 
     async def remove_logs(self, uid: str) -> None:
         await self._removed(uid, partial(volumes.remove_logs, uid, self._paths))
