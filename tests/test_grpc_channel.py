@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from evenkeel.runtime.cri.grpc_channel import GrpcChannel, GrpcError
+from evenkeel.runtime.cri.grpc_channel import GrpcChannel, GrpcError, timeout_text
 
 MOST_BYTES = 8 << 20
 WITHIN_SECONDS = 30.0
@@ -172,6 +172,24 @@ def test_a_call_ends_at_its_deadline_which_the_server_knows(tmp_path):
             assert await waiting == b"done"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "1m"),
+        (0.0001, "1m"),
+        (0.2, "200m"),
+        (99_999.999, "99999999m"),
+        (100_000, "100000S"),
+        (86_400 * 365 * 10.0, "5256000M"),
+        (1e11, "27777777H"),
+        (1e30, "99999999H"),
+    ],
+)
+def test_a_time_limit_has_at_most_eight_digits(seconds, text):
+    """A server in Go resets a call with more."""
+    assert timeout_text(seconds) == text
 
 
 def test_the_server_is_told_of_a_call_that_nobody_waits_for_any_more(tmp_path):

@@ -11,20 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from urllib.parse import unquote
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-    WindowUpdated,
-)
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
@@ -52,6 +42,7 @@ _WINDOW_BYTES = 1 << 20  # what a server may send before we have read it
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
 _REFUSED_SECONDS = 0.01
+_LONGEST_TIMEOUT = 10**8
 
 
 class GrpcError(Exception):
@@ -81,7 +72,7 @@ class GrpcChannel:
         try:
             async with asyncio.timeout(seconds):
                 wire = await self._connected()
-                timeout = ("grpc-timeout", f"{max(int(1000 * seconds), 1)}m")
+                timeout = ("grpc-timeout", timeout_text(seconds))
                 while True:
                     stream = await wire.request(method, request, (timeout, *metadata))
                     try:
@@ -138,6 +129,15 @@ class GrpcChannel:
                 except OSError as error:
                     raise GrpcError(UNAVAILABLE, reason(error)) from None
             return self._wire
+
+
+def timeout_text(seconds: float) -> str:
+    """As the header `grpc-timeout` has it: a number of at most eight digits, and a unit."""
+    for unit, length in (("m", 0.001), ("S", 1), ("M", 60), ("H", 3600)):
+        number = max(int(seconds / length), 1)
+        if number < _LONGEST_TIMEOUT:
+            return f"{number}{unit}"
+    return f"{_LONGEST_TIMEOUT - 1}H"
 
 
 class _Stream:
@@ -312,25 +312,25 @@ class _Wire(asyncio.Protocol):
         self.fail(reason(exc) if isinstance(exc, OSError) else "the connection was closed")
         self.lost.set()
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, RemoteSettingsChanged | WindowUpdated):
-            self.has_settings |= isinstance(event, RemoteSettingsChanged)
+    def _take(self, event: events.Event) -> None:
+        if isinstance(event, events.RemoteSettingsChanged | events.WindowUpdated):
+            self.has_settings |= isinstance(event, events.RemoteSettingsChanged)
             for each in self._streams.values():
                 self._send(each)
             self._released.set()  # more calls may be allowed now
-        elif isinstance(event, ConnectionTerminated):
+        elif isinstance(event, events.ConnectionTerminated):
             self.fail("the server closes the connection")
-        elif isinstance(event, DataReceived):
+        elif isinstance(event, events.DataReceived):
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             if (stream := self._waiting(event.stream_id)) is not None:
                 stream.take(event.data)
-        elif isinstance(event, ResponseReceived | TrailersReceived):
+        elif isinstance(event, events.ResponseReceived | events.TrailersReceived):
             if (stream := self._waiting(event.stream_id)) is not None:
                 stream.headers.update((str(name), str(value)) for name, value in event.headers)
-        elif isinstance(event, StreamEnded):
+        elif isinstance(event, events.StreamEnded):
             if (stream := self._waiting(event.stream_id)) is not None:
                 stream.end()
-        elif isinstance(event, StreamReset) and (stream := self._waiting(event.stream_id)) is not None:
+        elif isinstance(event, events.StreamReset) and (stream := self._waiting(event.stream_id)) is not None:
             stream.reset(event.error_code)
 
     def _waiting(self, number: int) -> _Stream | None:
