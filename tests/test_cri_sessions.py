@@ -27,7 +27,7 @@ class Containerd:
         self.asked.append(method)
         if method == "Start":
             await asyncio.Event().wait()
-        return SimpleNamespace()
+        return SimpleNamespace(process=SimpleNamespace(pid=0))
 
 
 def test_a_command_is_killed_whose_client_goes_before_it_is_said_to_run(tmp_path: Path):
@@ -44,6 +44,6 @@ def test_a_command_is_killed_whose_client_goes_before_it_is_said_to_run(tmp_path
             opening.cancel()
             await asyncio.wait([opening])
         assert opening.cancelled()
-        assert containerd.asked == ["Exec", "Start", "Kill", "DeleteProcess"]
+        assert containerd.asked == ["Exec", "Start", "Get", "Kill", "DeleteProcess"]
 
     asyncio.run(story())

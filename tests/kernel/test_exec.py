@@ -1,6 +1,7 @@
 """Commands in running containers: their streams, their terminals, and that nothing of them is left."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.agents import MakeUp, Up, pod, processes_of, up
+from tests.kernel.live_tree import files_below
 from tests.kernel.sessions import MARK, at_terminal, begun, command, done, open_streams, sleepers
 from tests.kernel.waiting import eventually
 from tests.machines.packages import require
@@ -144,6 +146,19 @@ def test_when_the_agent_is_killed_its_commands_end(up: MakeUp):
         agent.start()
         eventually(lambda: not sleepers(agent))
     assert done(agent, "exec", "web", "--", "echo", "again").stdout == b"again\n"
+
+
+@pytest.mark.parametrize("up", ["cri"], indirect=True)  # a supervisor knows its commands
+def test_a_command_ends_whose_agent_was_killed_before_it_knew_its_process(up: MakeUp):
+    agent = running(up)
+    with begun(agent, "exec", "web", "--", "sh", "-c", f"sleep {MARK}; sleep {MARK}") as client:
+        eventually(lambda: sleepers(agent))
+        agent.kill()
+        assert client.wait(60) == 1
+        (noted,) = [path for path in files_below(agent.state / "pods") if path.parent.parent.name == "exec"]
+        noted.write_text(json.dumps(json.loads(noted.read_text()) | {"pid": 0}))
+        agent.start()
+        eventually(lambda: not sleepers(agent))
 
 
 @pytest.mark.processes_only("containers have no supervisor")

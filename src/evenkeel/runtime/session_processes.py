@@ -33,6 +33,7 @@ def signal_all(cgroup: str, session: int, number: int) -> None:
 
 
 def kill_all(cgroup: str, session: int) -> None:
+    """Nothing is killed for the session 0, which is not known."""
     for _ in range(_MOST_ROUNDS):
         found = members(_processes(cgroup), session)
         if not found:
@@ -43,8 +44,8 @@ def kill_all(cgroup: str, session: int) -> None:
 
 
 def members(processes: dict[int, Member], session: int) -> set[int]:
-    """The living processes of the session, and all below them. Pure."""
-    found = {pid for pid, one in processes.items() if session in (pid, one.session)}
+    """The living processes of the session, and all below them; none of the session 0, which is nobody's. Pure."""
+    found = {pid for pid, one in processes.items() if session and session in (pid, one.session)}
     while more := {pid for pid, one in processes.items() if one.parent in found} - found:
         found |= more
     return {pid for pid in found if not processes[pid].has_ended}

@@ -133,6 +133,8 @@ class CriSession(BaseSession):
         if not self.has_ended and self._pid:
             await self._hang_up()
         elif not self.has_ended and self._is_asked_for:  # its client left before containerd had answered
+            self._pid = await _pid_of(self._connection, self._container, self._id)
+            session_processes.kill_all(self._cgroup, self._pid)
             await self._kill()
         if self._closing_stdin is not None:
             await asyncio.gather(self._closing_stdin, return_exceptions=True)
@@ -226,10 +228,14 @@ class CriSessions:
             for directory in _left(f"{self._paths.attempt(*key)}/{_DIRECTORY}"):
                 known = read_json(directory, _KNOWN) or {}
                 container, cgroup, pid = (known.get(name) for name in ("container", "cgroup", "pid"))
-                if isinstance(cgroup, str) and isinstance(pid, int) and pid:
+                id_ = os.path.basename(directory)
+                if (
+                    isinstance(container, str) and not pid
+                ):  # the agent was killed before containerd had answered
+                    pid = await _pid_of(self._connection, container, id_)
+                if isinstance(cgroup, str) and isinstance(pid, int):
                     session_processes.kill_all(cgroup, pid)
                 if isinstance(container, str):
-                    id_ = os.path.basename(directory)
                     request = tasks.KillRequest(container_id=container, exec_id=id_, signal=signal.SIGKILL)
                     with suppress(CallFailed):
                         await self._connection.ask_containerd("Kill", request, tasks.Empty, _CALL_SECONDS)
@@ -247,6 +253,16 @@ class CriSessions:
         if not isinstance(process, dict):
             raise SessionRefused("containerd's specification of the container cannot be read")
         return process
+
+
+async def _pid_of(connection: Connection, container: str, id_: str) -> int:
+    """The first process of a command, as containerd knows it; 0 if it knows none."""
+    request = tasks.GetRequest(container_id=container, exec_id=id_)
+    try:
+        answer = await connection.ask_containerd("Get", request, tasks.GetResponse, _CALL_SECONDS)
+    except CallFailed:
+        return 0
+    return answer.process.pid
 
 
 async def remove(connection: Connection, container: str, directory: str) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0btasks.proto\x12\x1c\x63ontainerd.services.tasks.v1\"Q\n\x0bKillRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\x12\x0e\n\x06signal\x18\x03 \x01(\r\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\"\x0e\n\x0cKillResponse\"\x07\n\x05\x45mpty\")\n\x11\x44\x65leteTaskRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"2\n\x0e\x44\x65leteResponse\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x13\n\x0b\x65xit_status\x18\x03 \x01(\r\"&\n\x03\x41ny\x12\x10\n\x08type_url\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\xad\x01\n\x12\x45xecProcessRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\r\n\x05stdin\x18\x02 \x01(\t\x12\x0e\n\x06stdout\x18\x03 \x01(\t\x12\x0e\n\x06stderr\x18\x04 \x01(\t\x12\x10\n\x08terminal\x18\x05 \x01(\x08\x12/\n\x04spec\x18\x06 \x01(\x0b\x32!.containerd.services.tasks.v1.Any\x12\x0f\n\x07\x65xec_id\x18\x07 \x01(\t\"5\n\x0cStartRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"\x1c\n\rStartResponse\x12\x0b\n\x03pid\x18\x01 \x01(\r\"4\n\x0bWaitRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"#\n\x0cWaitResponse\x12\x13\n\x0b\x65xit_status\x18\x01 \x01(\r\"X\n\x10ResizePtyRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06height\x18\x04 \x01(\r\"F\n\x0e\x43loseIORequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\x12\r\n\x05stdin\x18\x03 \x01(\x08\"=\n\x14\x44\x65leteProcessRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"!\n\x13GetContainerRequest\x12\n\n\x02id\x18\x01 \x01(\t\"B\n\x0fStoredContainer\x12/\n\x04spec\x18\x05 \x01(\x0b\x32!.containerd.services.tasks.v1.Any\"X\n\x14GetContainerResponse\x12@\n\tcontainer\x18\x01 \x01(\x0b\x32-.containerd.services.tasks.v1.StoredContainerb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0btasks.proto\x12\x1c\x63ontainerd.services.tasks.v1\"Q\n\x0bKillRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\x12\x0e\n\x06signal\x18\x03 \x01(\r\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\"\x0e\n\x0cKillResponse\"\x07\n\x05\x45mpty\")\n\x11\x44\x65leteTaskRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"2\n\x0e\x44\x65leteResponse\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x13\n\x0b\x65xit_status\x18\x03 \x01(\r\"&\n\x03\x41ny\x12\x10\n\x08type_url\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\xad\x01\n\x12\x45xecProcessRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\r\n\x05stdin\x18\x02 \x01(\t\x12\x0e\n\x06stdout\x18\x03 \x01(\t\x12\x0e\n\x06stderr\x18\x04 \x01(\t\x12\x10\n\x08terminal\x18\x05 \x01(\x08\x12/\n\x04spec\x18\x06 \x01(\x0b\x32!.containerd.services.tasks.v1.Any\x12\x0f\n\x07\x65xec_id\x18\x07 \x01(\t\"5\n\x0cStartRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"\x1c\n\rStartResponse\x12\x0b\n\x03pid\x18\x01 \x01(\r\"3\n\nGetRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"\x16\n\x07Process\x12\x0b\n\x03pid\x18\x03 \x01(\r\"E\n\x0bGetResponse\x12\x36\n\x07process\x18\x01 \x01(\x0b\x32%.containerd.services.tasks.v1.Process\"4\n\x0bWaitRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"#\n\x0cWaitResponse\x12\x13\n\x0b\x65xit_status\x18\x01 \x01(\r\"X\n\x10ResizePtyRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06height\x18\x04 \x01(\r\"F\n\x0e\x43loseIORequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\x12\r\n\x05stdin\x18\x03 \x01(\x08\"=\n\x14\x44\x65leteProcessRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xec_id\x18\x02 \x01(\t\"!\n\x13GetContainerRequest\x12\n\n\x02id\x18\x01 \x01(\t\"B\n\x0fStoredContainer\x12/\n\x04spec\x18\x05 \x01(\x0b\x32!.containerd.services.tasks.v1.Any\"X\n\x14GetContainerResponse\x12@\n\tcontainer\x18\x01 \x01(\x0b\x32-.containerd.services.tasks.v1.StoredContainerb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,20 +49,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STARTREQUEST']._serialized_end=517
   _globals['_STARTRESPONSE']._serialized_start=519
   _globals['_STARTRESPONSE']._serialized_end=547
-  _globals['_WAITREQUEST']._serialized_start=549
-  _globals['_WAITREQUEST']._serialized_end=601
-  _globals['_WAITRESPONSE']._serialized_start=603
-  _globals['_WAITRESPONSE']._serialized_end=638
-  _globals['_RESIZEPTYREQUEST']._serialized_start=640
-  _globals['_RESIZEPTYREQUEST']._serialized_end=728
-  _globals['_CLOSEIOREQUEST']._serialized_start=730
-  _globals['_CLOSEIOREQUEST']._serialized_end=800
-  _globals['_DELETEPROCESSREQUEST']._serialized_start=802
-  _globals['_DELETEPROCESSREQUEST']._serialized_end=863
-  _globals['_GETCONTAINERREQUEST']._serialized_start=865
-  _globals['_GETCONTAINERREQUEST']._serialized_end=898
-  _globals['_STOREDCONTAINER']._serialized_start=900
-  _globals['_STOREDCONTAINER']._serialized_end=966
-  _globals['_GETCONTAINERRESPONSE']._serialized_start=968
-  _globals['_GETCONTAINERRESPONSE']._serialized_end=1056
+  _globals['_GETREQUEST']._serialized_start=549
+  _globals['_GETREQUEST']._serialized_end=600
+  _globals['_PROCESS']._serialized_start=602
+  _globals['_PROCESS']._serialized_end=624
+  _globals['_GETRESPONSE']._serialized_start=626
+  _globals['_GETRESPONSE']._serialized_end=695
+  _globals['_WAITREQUEST']._serialized_start=697
+  _globals['_WAITREQUEST']._serialized_end=749
+  _globals['_WAITRESPONSE']._serialized_start=751
+  _globals['_WAITRESPONSE']._serialized_end=786
+  _globals['_RESIZEPTYREQUEST']._serialized_start=788
+  _globals['_RESIZEPTYREQUEST']._serialized_end=876
+  _globals['_CLOSEIOREQUEST']._serialized_start=878
+  _globals['_CLOSEIOREQUEST']._serialized_end=948
+  _globals['_DELETEPROCESSREQUEST']._serialized_start=950
+  _globals['_DELETEPROCESSREQUEST']._serialized_end=1011
+  _globals['_GETCONTAINERREQUEST']._serialized_start=1013
+  _globals['_GETCONTAINERREQUEST']._serialized_end=1046
+  _globals['_STOREDCONTAINER']._serialized_start=1048
+  _globals['_STOREDCONTAINER']._serialized_end=1114
+  _globals['_GETCONTAINERRESPONSE']._serialized_start=1116
+  _globals['_GETCONTAINERRESPONSE']._serialized_end=1204
 # @@protoc_insertion_point(module_scope)

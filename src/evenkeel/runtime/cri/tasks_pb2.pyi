@@ -79,6 +79,26 @@ class StartResponse(_message.Message):
     pid: int
     def __init__(self, pid: _Optional[int] = ...) -> None: ...
 
+class GetRequest(_message.Message):
+    __slots__ = ("container_id", "exec_id")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXEC_ID_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    exec_id: str
+    def __init__(self, container_id: _Optional[str] = ..., exec_id: _Optional[str] = ...) -> None: ...
+
+class Process(_message.Message):
+    __slots__ = ("pid",)
+    PID_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    def __init__(self, pid: _Optional[int] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("process",)
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    process: Process
+    def __init__(self, process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
+
 class WaitRequest(_message.Message):
     __slots__ = ("container_id", "exec_id")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
