@@ -13,7 +13,7 @@ import pytest
 from evenkeel.api.scalars import Duration
 from tests.kernel import planned
 from tests.kernel.cgroups import Cgroup
-from tests.kernel.planned import MakeNode, cpu_quota, cpu_seconds, pod, throttles
+from tests.kernel.planned import LIMITED_SECONDS, MakeNode, cpu_quota, cpu_seconds, pod, throttles
 from tests.kernel.waiting import eventually
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
@@ -135,7 +135,7 @@ def test_a_container_is_throttled_at_its_limit(make_node: MakeNode):
     # The time is taken before and after what was used in it: not of less, whoever keeps us from reading on.
     began, throttled, before = time.monotonic(), throttles(limited), cpu_seconds(limited)
 
-    time.sleep(6)  # the measurement
+    time.sleep(LIMITED_SECONDS)  # the measurement
 
     used, passed = cpu_seconds(limited) - before, time.monotonic() - began
     assert used <= 0.2 * passed * 1.05

@@ -10,6 +10,7 @@ from evenkeel.policy.amounts import pod_own_bytes
 from tests.kernel import planned
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import (
+    LIMITED_SECONDS,
     MIB,
     MakeNode,
     SmallNode,
@@ -26,8 +27,6 @@ from tests.kernel.waiting import eventually
 pytestmark = pytest.mark.cgroup("v1", "v2")
 make_node = planned.make_node
 shared_directory = planned.shared_directory
-
-MEASURED_SECONDS = 6.0
 
 
 def example(*, cpu: str, nginx_cpu_request: str, nginx_cpu: str) -> str:
@@ -155,7 +154,7 @@ def test_containers_share_the_processors_of_their_pod(make_node: MakeNode):
     eventually(lambda: throttles(both[0]) > 0)
     began, before = time.monotonic(), [cpu_seconds(cgroup) for cgroup in both]
 
-    time.sleep(MEASURED_SECONDS)  # the measurement
+    time.sleep(LIMITED_SECONDS)  # the measurement
 
     of_pod, of_nginx = (cpu_seconds(cgroup) - start for cgroup, start in zip(both, before, strict=True))
     passed = time.monotonic() - began

@@ -16,6 +16,7 @@ import pytest
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
 from tests.kernel.planned import (
+    LIMITED_SECONDS,
     MIB,
     cpu_quota,
     cpu_seconds,
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.cgroup("v1", "v2")
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "shared-limits"
 PAGE = 4096
-MEASURED_SECONDS = 6.0
 
 
 def cgroup_of(agent: Up, pod: str, *container: str) -> Cgroup:
@@ -118,7 +118,7 @@ def test_the_first_example_shares_its_processors(up: MakeUp, spawn: Spawn):
     eventually(lambda: cpu_seconds(nginx_cgroup) > 0)
     began, before = time.monotonic(), [cpu_seconds(pod), cpu_seconds(nginx_cgroup)]
 
-    time.sleep(MEASURED_SECONDS)  # the measurement
+    time.sleep(LIMITED_SECONDS)  # the measurement
 
     of_pod, of_nginx = cpu_seconds(pod) - before[0], cpu_seconds(nginx_cgroup) - before[1]
     passed = time.monotonic() - began
