@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from evenkeel.cli.output import STRUCTURED, Table, print_structured
+from evenkeel.cli.output import STRUCTURED, Table, print_structured, printable_lines
 from evenkeel.errors import EvenkeelError
 from evenkeel.named_tuples import NamedTuple
 
@@ -55,7 +55,7 @@ def print_whole(value: object, form: str) -> None:
         return
     text = text_of(value)
     if sys.stdout.isatty():  # a message may hold output of any program
-        text = "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
+        text = "\t".join(map(printable_lines, text.split("\t")))
     sys.stdout.write(text)
     sys.stdout.flush()
 
