@@ -193,6 +193,37 @@ def test_it_evicts_without_an_agent_and_the_next_one_hears_of_it_until_it_has_no
     run(story())
 
 
+@pytest.mark.req("A15", "E1")
+def test_a_pod_that_appeared_while_no_agent_was_there_is_not_touched(node):
+    """It uses the most. But no agent has said that it is a pod, nor what it requests."""
+
+    async def story(stranger: "subprocess.Popen[bytes]") -> None:
+        link = node.link()
+        link.open()
+        await there(link)
+        await link.close(end=False)
+        appeared = write_v2_memory(node.directory / "u-new", 800)
+        (appeared / "cgroup.freeze").write_text("0")
+        (appeared / "cgroup.procs").write_text(f"{stranger.pid}\n")
+        node.use(batch_mib=50, root_mib=950)
+        await until(ends(node.process))
+        link = node.link()
+        await link.find()
+        (report,) = node.evicted()
+        chosen = step_from(report["step"], node.pods).decision.victim
+        assert chosen is not None
+        assert chosen.pod == node.batch
+        await link.close(end=True)
+        assert stranger.poll() is None
+        assert (appeared / "cgroup.freeze").read_text() == "0"
+
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        try:
+            run(story(stranger))
+        finally:
+            stranger.kill()
+
+
 @pytest.mark.req("E14")
 def test_an_agent_that_has_just_connected_is_told_the_pods_of_a_report_that_it_does_not_know(node):
     async def story() -> None:
