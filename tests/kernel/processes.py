@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.kernel.cgroups import Cgroup
-from tests.kernel.waiting import PATIENCE_SECONDS
+from tests.kernel.waiting import PATIENCE_SECONDS, eventually
 from tests.machines.programs import programs
 
 
@@ -78,6 +78,19 @@ class Program:
 
 
 Spawn = Callable[..., Program]
+
+
+def read_until(reader: Program, is_so: Callable[[], bool]) -> None:
+    """Has a `cache` program read its file, again if need be, until `is_so`. Each time the file is taken out of the
+    cache first, so that its pages were read once. To read once is not enough: a kernel may drop cache at any time, also
+    without need where DAMON pages out what it finds cold."""
+
+    def is_so_after_reading() -> bool:
+        reader.ask("drop")
+        reader.ask("read")
+        return is_so()
+
+    eventually(is_so_after_reading)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from tests.kernel import systemd
 from tests.kernel.cgroups import UNIFIED, Cgroup, hierarchies
 from tests.kernel.live_tree import content
-from tests.kernel.processes import Spawn
+from tests.kernel.processes import Spawn, read_until
 from tests.kernel.waiting import eventually
 
 MIB = 1 << 20
@@ -77,7 +77,7 @@ def test_page_cache_is_charged_to_its_reader_and_can_be_dropped(
 
     assert program.ask("read") == f"read {16 * MIB}"
 
-    eventually(lambda: place.counters("memory.stat")[cached_key] >= 16 * MIB)
+    read_until(program, lambda: place.counters("memory.stat")[cached_key] >= 16 * MIB)
 
 
 def test_a_spinning_process_uses_processor_time(cgroup_root: Cgroup, spawn: Spawn):
