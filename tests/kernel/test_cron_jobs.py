@@ -120,7 +120,8 @@ def test_missed_times_are_made_up_for_once_and_the_policy_decides_about_jobs_tha
 def test_an_eviction_does_not_count_against_the_backoff_limit(up: MakeUp, tmp_path: Path):
     directory = tmp_path / "seen"
     directory.mkdir()
-    agent = up(*FLAGS)
+    # Alone on the node it would wait at its memory.high before the threshold is reached, for most of a minute (v2).
+    agent = up(*FLAGS, "--memory-throttling-factor=1")
     agent.start()
     runaway = grow("w", "anon", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never")
     (container,) = runaway["spec"]["containers"]
