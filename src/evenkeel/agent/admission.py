@@ -40,7 +40,7 @@ class Preemption(NamedTuple):
 class Verdicts(NamedTuple):
     """A critical pod that waits for the end of others is neither admitted nor refused."""
 
-    admitted: tuple[tuple[PodRecord, str], ...]  # with what `shared_port` says of each
+    admitted: tuple[tuple[PodRecord, str], ...]  # each with the warning of `shared_port`
     refused: tuple[tuple[PodRecord, Refusal], ...]
     is_last: bool = True  # every waiting pod was judged
     preemptions: tuple[Preemption, ...] = ()
@@ -56,7 +56,7 @@ class Admission:
         is_in_host_network: Callable[[Pod], bool],
         runtime_refusal: Callable[[Pod], Refusal | None],
     ) -> None:
-        """`runtime_refusal` returns why the runtime cannot run a pod; None if it can."""
+        """`runtime_refusal` returns the reason why the runtime cannot run a pod; None if it can."""
         self._node = node
         self._is_in_host_network = is_in_host_network
         self._runtime_refusal = runtime_refusal
@@ -70,7 +70,7 @@ class Admission:
         waiting: list[PodRecord] = []
         running: list[PodRecord] = []
         used: Totals = {}
-        ending: Totals = {}  # what pods use that end: a critical pod waits for it
+        ending: Totals = {}  # the requests of ending pods: a critical pod waits for this room
         ending_keys: list[str] = []
         ports: HostPorts = {}
         shared: SharedPorts = {}
@@ -96,7 +96,7 @@ class Admission:
                 break
             lacks = self._refusal(record.pod, used, ports, conditions)
             victims = [] if lacks is None else self._victims(record.pod, lacks, running, used, ending)
-            # The runtime is asked before a pod ends for this one, and not after it.
+            # The runtime is asked first: no pod must end for a pod that the runtime refuses.
             refusal = lacks if victims is None else self._runtime_refusal(record.pod.with_ephemeral())
             if refusal is not None:
                 refused.append((record, refusal))
@@ -210,7 +210,7 @@ class DeferredResizes:
         self._journal = journal
         self._admission = admission
         kept = ((uid, self._kept(uid)) for uid in uids)
-        # What was too low is found again at the first try.
+        # The first attempt finds again which limit was too low.
         self._wanted = {uid: Deferred(pod) for uid, pod in kept if pod is not None}
         self._unsaved: dict[str, None] = {}
 
@@ -222,7 +222,7 @@ class DeferredResizes:
         """Defers a resize. Returns False if the same resize was already deferred, for the same reason."""
         known = self._wanted.get(uid)
         if known is not None and known.pod == resize.pod and bool(known.too_low) == bool(resize.too_low):
-            return False  # what was said first stays: another figure is no news
+            return False  # the first message stays: the same reason with another figure is no news
         self._wanted[uid] = resize
         self._unsaved[uid] = None
         return True

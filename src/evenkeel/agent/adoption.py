@@ -80,7 +80,7 @@ class Adoption:
                 )
 
     def close(self) -> None:
-        """Writes what the next agent would need without the journal."""
+        """Writes the copies of pods that the next agent needs if the journal is lost."""
         self._copies.flush()
 
     def _recover(self, records: Mapping[Attempt, Record]) -> None:

@@ -2,7 +2,7 @@
 them here.
 
 Such a pod is known by its UID. It is never replaced by another one in place, and it leaves only when the API server
-says so. What is known of it is in the journal: without the API server it goes on.
+says so. Its state is in the journal, so it runs on while the API server is away.
 
 The ConfigMaps, Secrets and tokens that running pods refer to are copied. An agent that is started while the API server
 is away finds the copy. So containers restart with the data that their pod had. The copy is in a tmpfs that ends with
@@ -72,7 +72,7 @@ class ClusterPods(PodObserver):
         return pod if pod is not None and pod.metadata.uid == uid else None
 
     def keep_times(self, uid: str, transitions: Mapping[str, tuple[str, str]]) -> None:
-        """A former agent has told the cluster since when the pod's conditions are as they are (`PodStore`)."""
+        """Keeps the times of the pod's conditions that a former agent has reported to the cluster (`PodStore`)."""
         if self.get(uid) is not None:
             self._pod_store.keep_times(uid, transitions)
 
@@ -94,7 +94,7 @@ class ClusterPods(PodObserver):
         self._add(pod)
 
     def end(self, uid: str, grace_seconds: float) -> None:
-        """Ends the pod within this time, or sooner if that was said before."""
+        """Ends the pod within this time, or sooner if a shorter time was given before."""
         for key, pod in tuple(self._waiting.items()):
             if pod.metadata.uid == uid:
                 del self._waiting[key]
@@ -137,7 +137,7 @@ class ClusterPods(PodObserver):
 
 
 def _has_same_containers(before: Pod, after: Pod) -> bool:
-    """Ephemeral containers may be more than before. None is ever taken away."""
+    """Ephemeral containers may be added. None is ever removed."""
     names = [[each.name for each in pod.spec.sized_containers] for pod in (before, after)]
     kept = {one.name for one in before.spec.ephemeral_containers}
     return names[0] == names[1] and kept <= {one.name for one in after.spec.ephemeral_containers}

@@ -76,7 +76,8 @@ class ContainerAccess:
 
 
 def chosen_container(pod: Pod, name: str) -> str:
-    """The container of that name; without a name that of the annotation, or the first. Raises SessionRefused."""
+    """The container of that name. Without a name it is the container that the annotation names, or the first one.
+    Raises SessionRefused."""
     names = [container.name for container in pod.spec.every_container]
     wanted = name or pod.metadata.annotations.get(DEFAULT_CONTAINER, "") or pod.spec.containers[0].name
     if wanted not in names:

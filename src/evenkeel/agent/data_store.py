@@ -117,8 +117,8 @@ class DataStore:
     # Files
 
     def files_are(self, found: Iterable[tuple[StoredObject, str]]) -> list[str]:
-        """Updates the objects to the present content of the files: pairs of an object and its path. Returns what cannot
-        be done, as sentences."""
+        """Updates the objects to the present content of the files: pairs of an object and its path. Returns a sentence
+        for each problem."""
         wanted = {key_of_object(one): (one, FILE + path) for one, path in found}
         notes = []
         for key, (one, source) in list(wanted.items()):
@@ -251,7 +251,7 @@ class DataStore:
         return True
 
     def _uses(self, pod: Pod, key: DataKey) -> bool:
-        """Whether the pod has the claim. Its files must stay as long as the pod is there."""
+        """Whether the pod uses the claim. The claim's files must stay as long as the pod exists."""
         namespace = pod.metadata.namespace or "default"
         return key.kind == CLAIM and key.namespace == namespace and (CLAIM, key.name) in self._names(pod)
 

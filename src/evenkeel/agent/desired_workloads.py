@@ -183,11 +183,11 @@ class DesiredWorkloads:
     # For the controller
 
     def due(self, key: str) -> None:
-        """The workload is to be decided in the next step."""
+        """The next step decides about the workload."""
         self._due.add(key)
 
     def take_due(self) -> set[str]:
-        """The keys of the workloads that are due, also of those that were removed. From now on none is."""
+        """Returns the keys of the workloads that are due, also of removed ones. After this call none is due."""
         due, self._due = self._due, set()
         return due
 

@@ -30,7 +30,7 @@ from evenkeel.runtime.volume_content import missing_files
 
 log = logging.getLogger(__name__)
 
-_PAUSE_SECONDS = 0.05  # pods come and go together: one round writes what all of them have changed
+_PAUSE_SECONDS = 0.05  # many pods often start or end together: one round writes the changes of all of them
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
@@ -44,12 +44,12 @@ class ServiceNames(PodObserver):
         self._data = data
         self._pod_store = pod_store
         self._changed = changed
-        self._services: tuple[Service, ...] = ()  # those that all of the following is about
+        self._services: tuple[Service, ...] = ()  # the fields below are computed from these
         self._by_label = by_label(())
-        self._of_pod: dict[str, tuple[Entry, ...]] = {}  # by UID of the pod, if there are any
+        self._of_pod: dict[str, tuple[Entry, ...]] = {}  # by UID of the pod; a pod without entries is absent
         self._unseen: set[str] = set()  # UIDs of pods that have changed
         self._aliases: dict[str, tuple[HostAlias, ...]] = {}  # by namespace
-        # By UID of the pod: what its running containers have.
+        # By UID of the pod: the names that were written, and the running containers that have them.
         self._written: dict[str, tuple[tuple[HostAlias, ...], tuple[Attempt, ...]]] = {}
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
@@ -87,7 +87,7 @@ class ServiceNames(PodObserver):
         return self._aliases[namespace]
 
     def _follow(self) -> None:
-        """Takes up what has changed since the last call. Of many pods only those that have changed are looked at."""
+        """Takes up all changes since the last call. It looks only at the pods that have changed."""
         if self._data.services is not self._services:
             self._services = self._data.services
             self._by_label = by_label(self._services)
@@ -158,7 +158,7 @@ class VolumeUpdates(PodObserver):
         self._spawn = spawn
         self._event_recorder = event_recorder
         self._steps = steps
-        self._written: dict[str, tuple[Pod, PodData]] = {}  # by UID: what the volumes have
+        self._written: dict[str, tuple[Pod, PodData]] = {}  # by UID: the content of the volumes
 
     def settled(self, uid: str, record: PodRecord | None) -> None:
         if record is None or not any(volume.has_data for volume in record.pod.spec.volumes):

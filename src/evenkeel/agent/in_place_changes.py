@@ -57,7 +57,7 @@ class InPlaceChanges(PodObserver):
         if pod == record.pod:
             self.keep_size(record.uid)
             return
-        if not record.is_admitted:  # nothing of it runs: it is judged as it is now
+        if not record.is_admitted:  # no container of it runs: admission judges it in its new form
             self._pod_store.put(record._replace(pod=pod))
             self._steps.want_step(record.uid)
             self._steps.room_appeared()
@@ -95,7 +95,7 @@ class InPlaceChanges(PodObserver):
         for container in pod.spec.sized_containers:
             one = state.container(container.name)
             if one.is_running and container.name in restart:
-                # Its status and its cgroup have the new amounts when it has ended.
+                # Its status and its cgroup get the new amounts when it has ended.
                 stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
                 state = stops.asked_to_stop(state, stop, self._clock())
             elif one.is_running:
@@ -127,12 +127,12 @@ class InPlaceChanges(PodObserver):
                 self._steps.want_step(uid)
 
     def _is_in_place(self, record: PodRecord, pod: Pod) -> bool:
-        """A cluster's API server has allowed the change already."""
+        """Whether the change needs no new pod. A cluster's API server has already checked that."""
         return record.source == CLUSTER or resize(record.pod, pod, self._profile).kind == Change.IN_PLACE
 
     def _with_other_images(self, record: PodRecord, pod: Pod) -> PodRecord:
-        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one. One
-        that waits does not wait any longer."""
+        """The record with `pod`. A container that runs another image is stopped, and starts again with the new one. A
+        container that waits for its back-off is tried at once."""
         state = record.state
         for old, new in zip(record.pod.spec.sized_containers, pod.spec.sized_containers, strict=True):
             if old.image != new.image:

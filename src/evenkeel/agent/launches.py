@@ -21,8 +21,8 @@ from evenkeel.runtime.volume_content import missing_files
 
 
 class Launches:
-    """For the pod loop. It keeps what the volumes of pods wait for and what containers do not get, so that each is
-    recorded once."""
+    """For the pod loop. It remembers which objects volumes wait for and which rights containers do not get, so that
+    each is recorded once."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Launches:
         *,
         may_trace: bool,
     ) -> None:
-        """`refusal` and `may_trace` are the runtime's: of a pod that it cannot run, and of ephemeral containers."""
+        """`refusal` and `may_trace` are methods of the runtime."""
         self._cgroups = cgroups
         self._data = data
         self._service_names = service_names
@@ -100,7 +100,7 @@ class Launches:
             return None
         ephemeral = record.pod.spec.ephemeral(container.name)
         if ephemeral is not None:
-            # The others were examined when the pod was admitted. It comes later.
+            # Other containers were examined when the pod was admitted. An ephemeral container comes later.
             refusal = self._refusal(record.pod.with_ephemeral(ephemeral))
             if refusal is not None:
                 return NotStarted(attempt, refusal.message)

@@ -214,8 +214,8 @@ class PodStore:
         return tuple(self._shown.values())
 
     def keep_times(self, uid: str, transitions: Mapping[str, tuple[str, str]]) -> None:
-        """Conditions that are as they were keep their times. `transitions` has the status and the time of each by its
-        type, as clients heard of them before this agent: the journal does not have every such time."""
+        """Conditions that are as they were keep their times. `transitions` has, by type, the status and the time of
+        each condition that a former agent has reported to clients. The journal does not have all of these times."""
         pod = self._shown.get(uid)
         if pod is None:
             return

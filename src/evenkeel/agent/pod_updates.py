@@ -81,7 +81,7 @@ class PodUpdates:
             self._refused(record, refusal, now)
 
     def _admitted(self, record: PodRecord, shared_port: str, now: float) -> None:
-        """`shared_port` is a warning of a port that another pod has, too."""
+        """`shared_port` is a warning that another pod has the same port."""
         self._pod_store.put(record._replace(is_admitted=True, state=PodState(accepted_at=now)))
         self._event_recorder.admitted(record.pod, pod_class(record.pod, self._profile))
         if shared_port:
@@ -98,7 +98,7 @@ class PodUpdates:
         if before is None or before.reason != refusal.reason:
             self._event_recorder.record(WARNING, refusal.reason, refusal.message, record.pod)
         if before is None and is_critical(record.pod, self._profile):
-            self._steps.room_appeared()  # resizes have left it the room that it does not get
+            self._steps.room_appeared()  # resizes waited because of this pod, and it is refused now
 
     def _waits(self, record: PodRecord, message: str) -> None:
         """A critical pod gets the room of pods that end. An earlier refusal of it is no longer true."""
@@ -117,7 +117,7 @@ class PodUpdates:
         self._evictions.evict(record.uid, status)
 
     def take_ended(self) -> list[Attempt]:
-        """The attempts that the runtime may forget once the records are committed."""
+        """Returns the attempts that the runtime may forget once the records are committed."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -145,8 +145,8 @@ class PodUpdates:
 
     def started(self, started: Record, *, runs_hook: bool = False, image: str = "") -> None:
         """Records the start of a container. Nothing changes if its start or its end is already known. `runs_hook` says
-        whether its postStart hook runs now. `image` is that it was started with, if that is known: the container may
-        have got another one meanwhile, and is started again then."""
+        whether its postStart hook runs now. `image` is the image that it was started with, if that is known. If the
+        container has got another image meanwhile, it is started again."""
         record = self._pod_store.of_attempt(started.attempt)
         if record is None or not record.state.container(started.attempt.container).is_asked_for:
             return
@@ -180,7 +180,7 @@ class PodUpdates:
         name, message, now = outcome.attempt.container, outcome.message, self._clock()
         container = next(one for one in record.pod.spec.every_container if one.name == name)
         if outcome.image and outcome.image != container.image:
-            # It has got another image meanwhile, which is tried at once.
+            # The container has got another image meanwhile. That one is tried at once.
             self._pod_store.put_state(record.uid, changes.not_started(record.state, name))
             self._steps.want_step(record.uid)
             return
@@ -204,7 +204,7 @@ class PodUpdates:
         self._event_recorder.record(
             WARNING, outcome.event, f"cannot start container {name}: {message}", record.pod, name
         )
-        self._tell_verdict(record, state)
+        self._record_end_of_pod(record, state)
         if outcome.no_image == ERR_IMAGE_PULL:
             text = f'Back-off pulling image "{container.image}"'
             self._event_recorder.record(NORMAL, "BackOff", text, record.pod, name)
@@ -252,10 +252,10 @@ class PodUpdates:
             is_oom_killed=is_oom_killed,
             was_asked=was_asked,
         )
-        self._tell_verdict(record, state)
+        self._record_end_of_pod(record, state)
         self._steps.want_step(attempt.uid)
 
-    def _tell_verdict(self, before: PodRecord, state: PodState) -> None:
+    def _record_end_of_pod(self, before: PodRecord, state: PodState) -> None:
         """Records that the end of a container has ended the pod."""
         if state.verdict is not None and before.state.verdict is None:
             self._event_recorder.verdict(before.pod, state.verdict)

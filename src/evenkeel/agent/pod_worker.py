@@ -32,7 +32,7 @@ from evenkeel.runtime.interface import Attempt, ExecResult, Launch, NotBegun, Ru
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5.0
-_LEAST_GRACE_SECONDS = 2.0  # what a container has after its preStop hook, as in kubelet
+_LEAST_GRACE_SECONDS = 2.0  # the least time that a container has after its preStop hook, as in kubelet
 _HURRY_SECONDS = 0.5  # a stop whose deadline is this much earlier replaces the present stop
 
 

@@ -136,7 +136,8 @@ async def _follow(request: _Request) -> Answer:
 
 
 class _Reply(NamedTuple):
-    """`following` is the request of a redirect that is to be followed; `body` the beginning of that of another one."""
+    """`following` is the next request if a redirect is followed. `body` is the beginning of the body of a redirect that
+    is not followed."""
 
     status: int
     following: _Request | None = None
@@ -203,7 +204,7 @@ def _status_code(line: bytes) -> int:
 
 
 async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:
-    """By name in lower case; of those with the same name the last."""
+    """The headers by name in lower case. Of several with the same name, the last counts."""
     found: dict[str, str] = {}
     for _ in range(_MOST_HEADERS):
         line = (await reader.readline()).rstrip(b"\r\n")
@@ -215,7 +216,7 @@ async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> str:
-    """The beginning of a body as text; empty if its length is not known before."""
+    """The beginning of a body as text; empty if no header gives its length."""
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_LENGTH):
         return ""
@@ -229,9 +230,9 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> str
 def _unverified() -> "ssl.SSLContext":
     """A TLS context that verifies no certificate. As in kubelet, a probe only checks whether the container answers.
 
-    The server chooses how a key is agreed on, and with Diffie-Hellman in a prime field how large the numbers are: a
-    handshake with 10000 bits takes a second, in which the agent does nothing else. So only the curve is offered that
-    every server of TLS 1.3 must have."""
+    The server chooses the method of key exchange. With Diffie-Hellman in a prime field it also chooses the size of the
+    numbers. A handshake with 10000 bits takes a second, and the agent does nothing else in that second. So the client
+    offers only the curve that every server of TLS 1.3 must have."""
     if not _contexts:
         import ssl
 

@@ -101,7 +101,7 @@ class Probes:
     ) -> None:
         state = first_state(kind, probe, started_at, self._clock(), self._first_jitter(probe))
         while not state.is_done:
-            # Never longer than it can be: the machine's clock may have been set back.
+            # Never longer than the probe's delay or period: the machine's clock may have been set back.
             longest = max(probe.initial_delay_seconds, period_seconds(probe))
             await asyncio.sleep(min(max(state.next_at - self._clock(), 0.0), longest))
             began_at = self._clock()

@@ -14,14 +14,14 @@ from evenkeel.runtime.interface import Attempt, Exit, Record
 class Started(NamedTuple):
     record: Record
     runs_hook: bool = False  # its postStart hook begins now
-    image: str = ""  # that it was started with; empty if a former agent has started it
+    image: str = ""  # with which it was started; empty if a former agent has started it
 
 
 class NotStarted(NamedTuple):
     attempt: Attempt
     message: str
     no_image: str = ""  # the reason, if the image or an object with its data was missing
-    image: str = ""  # that it was to be started with; empty if that was not tried
+    image: str = ""  # with which it should have been started; empty if no start was tried
     event: str = "Failed"
 
 
@@ -105,7 +105,8 @@ class StepRequests:
         self._requested.clear()
 
     def take_uids(self) -> set[str]:
-        """The pods to look at, also those that this step itself has asked for: they need no other step."""
+        """Returns the pods to look at. This includes pods that the present step has requested: no other step is needed
+        for them."""
         if not self._outcomes and not self._has_room:
             self._requested.clear()
         uids, self._uids = self._uids, set()

@@ -1,9 +1,8 @@
-"""The controller of workloads: keeps the pods of Deployments, Jobs and other kinds as `policy.workloads` wants them.
+"""The controller of workloads: keeps the pods of Deployments, Jobs and other kinds as `policy.workloads` decides.
 
 The pod loop calls `follow` in each step, after it has decided for pods. A decision is committed as a whole (the
 workload's progress, new pods, pods that end), and the next steps act on it. `wake_at` is the time of the next decision
-that no pod will cause.
-"""
+that is due without a change of a pod."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, tzinfo
@@ -135,7 +134,7 @@ class WorkloadController(PodObserver):
             self._desired.due(record.source.removeprefix(WORKLOAD))
 
     def _facts(self, record: PodRecord) -> PodFacts:
-        """Computed once for each record: one pod of many has changed."""
+        """Computed once for each record, because most pods have not changed since the last step."""
         known = self._facts_of.get(record.uid)
         if known is None or known[0] is not record:
             facts = pod_facts(record.pod, record.state, is_admitted=record.is_admitted)
@@ -212,7 +211,7 @@ class WorkloadController(PodObserver):
 
 
 def _is_counted(pod: PodRecord, record: WorkloadRecord) -> bool:
-    """Whether the pod is of this workload. A pod of a Job that was deleted does not count for the next one of that
+    """Whether the pod belongs to this workload. A pod of a Job that was deleted does not count for the next one of that
     name."""
     owners = pod.pod.metadata.owner_references
     return not isinstance(record.workload, Job) or owners[0].uid == record.workload.metadata.uid

@@ -43,7 +43,7 @@ def room_at(path: str) -> Room | None:
 
 
 class Images(Protocol):
-    """The part of a runtime that is needed here."""
+    """The methods of a runtime that this module needs."""
 
     async def images(self) -> tuple[Image, ...]: ...
 
@@ -85,7 +85,7 @@ class ImageCollection:
             await asyncio.sleep(self._period_seconds)
 
     async def collect(self) -> None:
-        """Looks once, and removes images as kubelet's two thresholds demand. Raises EvenkeelError."""
+        """Reads the disk once, and removes images as kubelet's two thresholds demand. Raises EvenkeelError."""
         now = self._clock()
         unused = self._seen(await self._runtime.images(), now)
         room = self._room()

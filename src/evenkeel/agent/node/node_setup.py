@@ -1,5 +1,5 @@
-"""Node setup: what the agent does before the first pod. It takes its state directory, checks the machine, and changes
-the kernel settings that it may change.
+"""Node setup, before the first pod is started. It takes its state directory, checks the machine, and changes the kernel
+settings that it may change.
 
 The state directory belongs to one user, and a lock ensures that only one agent at a time uses it. The journal keeps
 each changed kernel setting with its original value. The agent restores it when it stops its pods and ends.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 60.0
 _LOOKS_A_SAVE = 10
-_RETURN_SECONDS = 600.0  # so long a cgroup of a former agent may be missing, as after a reboot
+_RETURN_SECONDS = 600.0  # how long a cgroup of a former agent may be missing, as after a reboot
 _PERIOD_SECONDS = 7 * 86400.0  # the present period and the previous one count
 _BESIDE_PODS = ""  # the name of all usage outside pods
 

@@ -109,7 +109,7 @@ class Sweeper:
 
 
 class Disk(Protocol):
-    """The part of a runtime that a sweep needs: the paths to which pods write."""
+    """The methods of a runtime that a sweep needs: the paths to which pods write."""
 
     @property
     def storage_path(self) -> str: ...

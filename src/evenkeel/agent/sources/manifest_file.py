@@ -138,7 +138,7 @@ def _parsed(last: PodFile, content: bytes, profile: Profile) -> PodFile:
 
 
 def _some(problems: tuple[Problem, ...]) -> tuple[str, ...]:
-    """The first problems only: a longer list is of no use to a reader."""
+    """Only the first problems: a reader has no use for a longer list."""
     shown = tuple(str(problem)[:1000] for problem in problems[:MAX_PROBLEMS])
     more = len(problems) - len(shown)
     return (*shown, f"{problems[0].source}: and {more} more") if more else shown
