@@ -1,4 +1,4 @@
-"""Records evictions and decisions: in the pods' records, in the journal, and in the node's conditions."""
+"""Records evictions and decisions of a watch: in the pods' records, in the journal, and in the node's conditions."""
 
 import asyncio
 import logging

@@ -79,7 +79,7 @@ class MemoryStalls(PodObserver):
         self._steps = steps
         self._clock = clock
         self._stream: EventStream | None = None
-        # all containers with their memory.high, by path
+        # containers with their memory.high, by path
         self._known: dict[str, tuple[Cgroup, int | None]] = {}
         self._marked: dict[str, Cgroup] = {}  # planned containers that have a memory.high, by path
         self._listening: set[str] = set()

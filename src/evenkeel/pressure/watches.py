@@ -1,8 +1,6 @@
 """The watches for pressure together: over memory, disk, CPU and stalls, with the objects that they share.
 
-A live snapshot has their figures together: those of memory, disk and processes on which an eviction would be decided
-now (E15).
-"""
+A live snapshot has the figures of memory, disk and processes on which an eviction would be decided now (E15)."""
 
 import time
 from collections.abc import Coroutine

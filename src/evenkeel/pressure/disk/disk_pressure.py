@@ -24,7 +24,8 @@ from evenkeel.runtime.interface import Runtime
 
 SOURCE = "node"
 _COLLECT_SECONDS = 60.0  # how long the watch waits for a garbage collection
-# After a change of pods their containers are started. The thread of the watch would take the interpreter just then.
+# After a change of pods, containers are started. The watch is woken a little later, because its thread would compete
+# with the starts for the interpreter.
 _LOOK_SECONDS = 0.005
 
 
@@ -53,7 +54,7 @@ class DiskPressure(PodObserver):
         self._driver: Driver | None = None  # finds the files of cgroups
         self._watch: DiskWatch | None = None
         self._tree: Tree | None = None
-        self._look: asyncio.TimerHandle | None = None  # the watch is woken then
+        self._look: asyncio.TimerHandle | None = None  # when the watch will be woken
 
     def open(self) -> None:
         loop = asyncio.get_running_loop()

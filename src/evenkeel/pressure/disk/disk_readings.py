@@ -82,7 +82,7 @@ class PodDisk(NamedTuple):
 
 
 class Storage:
-    """For one thread. `between` is called between the slices of a walk, and may do more urgent work."""
+    """For one thread. `between` is called between two slices of a walk, so that more urgent work need not wait."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Storage:
             if (limit := nearest_limit(target.pod)) is not None
         }
         for uid in [uid for uid in self._known if uid not in current]:
-            # What it has freed may have hidden that others used as much.
+            # The bytes that it has freed may have hidden bytes that other pods used.
             self._spent_bytes += self._known.pop(uid).used_bytes
 
     @property
@@ -263,7 +263,7 @@ class NodeReading:
                 dedicated_imagefs=True,
                 separate_containerfs=True,
             )
-        # The kubelet also applies the thresholds of images to the one filesystem.
+        # As in kubelet, the thresholds of the imagefs also apply if there is only one filesystem.
         return node._replace(imagefs=nodefs) if self._profile is Profile.KUBERNETES else node
 
     def processes(self) -> ProcessFigures:

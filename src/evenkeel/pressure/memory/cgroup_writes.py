@@ -1,4 +1,4 @@
-"""What the memory watch writes to the cgroups of its targets: kill, freeze, hold, reclaim.
+"""Writes of the memory watch to the cgroups of its targets: kill, freeze, throttle, reclaim.
 
 The watch has no cgroup driver. The agent's driver has checked the paths of the targets, and the files below them have
 fixed names. A write never creates a file and follows no link.

@@ -3,11 +3,10 @@
 The order matters. The watch and the agent may be killed at any moment, so everything that must not be lost is written
 before the kill. All other work comes after the kill, because the kill must not wait.
 
-A killed process frees its memory itself, when it comes to its turn. The reaper is faster, but it comes too late if the
+A killed process frees its memory itself, when the scheduler runs it. The reaper is faster, but it comes too late if the
 process is running and so begins to end at once. Such a process can run with real-time priority, but not where a kernel
 has real-time budgets (cgroup v1). There the pod is frozen before it is killed. A process that is frozen by cgroup v1
-does not begin to end, and the reaper frees its memory meanwhile. On cgroup v2 it would end nevertheless.
-"""
+does not begin to end, and the reaper frees its memory meanwhile. On cgroup v2 it would end nevertheless."""
 
 import queue
 import threading
@@ -139,8 +138,8 @@ class Evictor:
         self._forget_prepared()
 
     def prepare(self, first: Eviction) -> None:
-        """This pod would be evicted now: opens what its eviction needs, and does what can be done without touching it,
-        so that nothing is done for the first time."""
+        """This pod would be evicted now: opens the files that its eviction needs, and does all work that does not touch
+        the pod. So the eviction does nothing for the first time."""
         target = self._target_of[first.pod.metadata.uid]
         self._forget_prepared()
         self._prepared = (target.uid, Dying(partial(_pids, target)))
@@ -186,7 +185,7 @@ class Evictor:
 
     @property
     def overdue_at(self) -> float | None:
-        """When the next pod has to be killed that did not end when it was asked to."""
+        """When the next pod is killed that was asked to end and has not ended."""
         return min(self._asked.values(), default=None)
 
     def kill_overdue(self, now: float) -> None:

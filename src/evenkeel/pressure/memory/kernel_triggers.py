@@ -30,7 +30,7 @@ class KernelTriggers:
         self._epoll = Poller()
         self._others: dict[int, Callable[[], None]] = {}  # by descriptor: what to call when it is ready
         self._usage: dict[int, UsageThreshold] = {}  # by descriptor
-        # Those of `_usage` that are thresholds, and not marks on the way to one.
+        # The descriptors of `_usage` that belong to thresholds. The others belong to marks below a threshold.
         self._lines: set[int] = set()
         self._stalls: dict[int, ArmedTrigger] = {}
         self._events: MemoryEventsWatch | None = None
@@ -41,7 +41,7 @@ class KernelTriggers:
         self._is_oom = False
         self._is_crossing = False
         self.woken_at = 0.0  # when the last wait ended, by CLOCK_MONOTONIC
-        self.reported_at = 0.0  # the same of the last wait in which a line was crossed
+        self.reported_at = 0.0  # when the last wait ended in which a threshold was crossed
         self._add_stall(node_file(Resource.MEMORY))
         self._of_node = set(self._stalls)
 
@@ -61,8 +61,8 @@ class KernelTriggers:
             self._epoll.unregister(descriptor)
 
     def follow(self, targets: WatchTargets, lines: Sequence[int], marks: Sequence[int]) -> bool:
-        """Listens to the pods' cgroup. On v1 it also listens for the usage crossing one of `lines` and `marks`. Returns
-        whether the kernel will report these crossings."""
+        """Listens to the pods' cgroup. On v1 it also listens for usage that crosses one of `lines` (thresholds) or
+        `marks` (levels below a threshold). Returns whether the kernel will report these crossings."""
         self._drop_all()
         if not targets.directory:
             return False
@@ -83,7 +83,7 @@ class KernelTriggers:
         return is_oom
 
     def take_crossing(self) -> bool:
-        """Whether, since the last call, the usage crossed a level."""
+        """Whether the usage crossed a threshold or a mark since the last call."""
         is_crossing, self._is_crossing = self._is_crossing, False
         return is_crossing
 

@@ -131,7 +131,7 @@ class MemoryPressure(PodObserver):
 
     @property
     def not_ready(self) -> str:
-        """Why shortages of memory go unnoticed; empty if a watch is there, or none is wanted."""
+        """The reason why no watch looks for a shortage of memory; empty if one does, or if none is needed."""
         return self._link.absence if self._given.thresholds else ""
 
     # Calls from the agent
@@ -184,8 +184,8 @@ class MemoryPressure(PodObserver):
         self._link.send({"do": "taken", "uid": uid})
 
     def _release_all(self) -> None:
-        """The watch is gone. Its guard releases all pods, but may be gone as well. For this agent, the pods that the
-        watch had throttled would stay so: the next watch says nothing about them."""
+        """The watch is gone. Its guard releases all pods, but may be gone as well. The agent has to forget which pods
+        were throttled, because the next watch does not report them."""
         self.throttle.set({})
         if self._driver is not None:
             self._thaw(self._driver)

@@ -16,8 +16,8 @@ class Stages(NamedTuple):
     read: float = 0.0  # every pod
     decided: float = 0.0
     noted: float = 0.0  # the intent
-    # When the kernel last reported that the usage crossed the line. Usage counts cache that can be dropped, so memory
-    # may be short only later: at `woken`. On v2, and if the watch was quicker, this is of an earlier crossing.
+    # When the kernel last reported that the usage crossed the threshold. Usage counts cache that can be dropped, so
+    # memory may be short only later: at `woken`. On v2, and if the watch was quicker, this is of an earlier crossing.
     reported: float = 0.0
 
 

@@ -47,8 +47,9 @@ _PENDING_SECONDS = 0.001  # between two samples while memory is being freed
 _RECLAIMING_SECONDS = 0.002  # between two samples while memory is being reclaimed
 # After the kernel reported a crossing. Usage includes cache that can be dropped, so the real crossing may come soon.
 _CROSSING_SECONDS = 0.02
-# So close to the line that the kernel reports nothing more, there is no pause between samples: it would be longer than
-# the way may take. For so long, and not more often, since this process runs before others.
+# Very close to a threshold the kernel reports no crossing, and the headroom may be used up before a pause is over. So
+# there is no pause between samples: for this long, and at most once in this interval. It is bounded because this
+# process has priority over others.
 _AT_ONCE_SECONDS = 0.004
 _AT_ONCE_AGAIN_SECONDS = 0.1
 
@@ -279,7 +280,8 @@ class MemoryWatch:
         return 0.0 if is_close and self._may_look_at_once(now) else seconds
 
     def _may_look_at_once(self, now: float) -> bool:
-        """The time begins when it is first needed: at a mark it would be over before the line is reached."""
+        """Whether the next sample may follow without a pause. The time for that begins when it is first needed. If it
+        began at a mark, it would be over before the threshold is reached."""
         if now >= self._at_once_from + _AT_ONCE_AGAIN_SECONDS:
             self._at_once_from = now
         return now < self._at_once_from + _AT_ONCE_SECONDS

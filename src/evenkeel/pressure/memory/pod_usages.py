@@ -16,7 +16,7 @@ from evenkeel.policy.qos import is_critical
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 _NOTHING = Reading(0, 0, 0, 0)
-RECENT_SECONDS = 0.02  # so old the figures of a pod may be that cannot be the first in rank
+RECENT_SECONDS = 0.02  # the greatest age of the figures of a pod that cannot be the first in rank
 _FEW = 16  # up to so many pods are read one by one. All at once takes less time than more than that
 
 
@@ -179,15 +179,16 @@ class PodUsages:
             file.close()
 
 
-# A threshold is near if the fastest growth could reach it in this time. On the way there are marks: at each of them the
-# kernel wakes the watch (v1), which finds out anew who would be evicted.
+# A threshold is near if the fastest growth could reach it in this time. On v1, the kernel also wakes the watch at
+# marks: levels of usage below the threshold. At each mark the watch rehearses.
 _NEAR_SECONDS = 0.05
 _MARKS_SECONDS = (_NEAR_SECONDS, 0.008, 0.001)
 _NOW_AND_THEN_SECONDS = 0.5  # between two rehearsals near a threshold
-# After the last mark, as long as the pods grow: the figures of the last rehearsal can then still be used at the line.
+# The same after the last mark, while the pods grow. It is short enough that the last figures are still recent when the
+# threshold is crossed.
 _LAST_SECONDS = 0.75 * RECENT_SECONDS
-# Less than this part of the way from the last mark to the line, in the time between two rehearsals, is no growth. They
-# may also stand still for a moment: on a busy machine others have their turn.
+# The pods count as growing if, between two rehearsals, they use at least this part (1/16) of the bytes from the last
+# mark to the threshold. Growth may pause for a moment: on a busy machine other processes run then.
 _GROWING_SHARE = 16
 _STILL_SECONDS = 0.1
 
@@ -196,7 +197,7 @@ class Rehearsals:
     """`growth_bytes_per_second` is what all pods together can use up in a second at the most."""
 
     def __init__(self, growth_bytes_per_second: int) -> None:
-        # In bytes, from each mark to the line.
+        # The bytes from each mark to the threshold.
         self._ways = [int(growth_bytes_per_second * seconds) for seconds in _MARKS_SECONDS]
         self._at = 0.0
         self._left = 0  # bytes to the nearest threshold at that time
@@ -204,13 +205,14 @@ class Rehearsals:
         self._is_growing = False  # after the last mark
 
     def marks(self, lines: Iterable[int]) -> list[int]:
-        """The marks on the way to these lines, in bytes of usage."""
+        """The marks below these thresholds, in bytes of usage."""
         marks = [line - way for line in lines for way in self._ways]
         return [mark for mark in marks if mark > 0]
 
     def is_due(self, lefts: Iterable[int], now: float) -> bool:
-        """Whether a rehearsal is due with so many bytes left to each threshold: now and then, up to the last mark each
-        time when half of the rest of the way is behind, and then again and again as long as the pods grow."""
+        """Whether a rehearsal is due. `lefts` are the bytes left to each threshold. Near a threshold a rehearsal is due
+        now and then. Until the last mark, one is also due each time when half of the remaining bytes are used up. After
+        the last mark, rehearsals follow each other closely while the pods grow."""
         near, last = self._ways[0], self._ways[-1]
         left = min(lefts, default=near)
         if left >= near:

@@ -99,8 +99,8 @@ class MemorySampler:
         not read just before (`pod_usages`). If memory.min may protect cache, or with `is_exact`, the cache of all pods
         is read. Otherwise the pods that cannot be the first may use less than the snapshot says.
 
-        The node's own figures are those of the sample that was taken at `now`, if there is one: it has led here.
-        """
+        The node's own figures are those of the sample that was taken at `now`, if there is one: that sample showed the
+        shortage."""
         if self._now is None or self._now[0] != now:
             self._now = (now, self._root_reading(), self._node.read())
         root = self._now[1]

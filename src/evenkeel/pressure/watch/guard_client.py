@@ -42,12 +42,12 @@ class GuardClient:
         self._started_at = 0.0
         self._pause_seconds = 0.0
         self._again_at: float | None = None
-        self._missed: dict[str, None] = {}  # files of which the guard was not told, because its pipe was full
+        self._missed: dict[str, None] = {}  # files that the guard does not know, because its pipe was full
 
     def hold(self, lets_go: Mapping[str, str]) -> None:
         """Call this before pods are frozen or throttled. It gives, by file, the value that the guard has to write if
         the watch ends before it calls `free`."""
-        # What the guard knows is not repeated.
+        # Values that the guard already has are not sent again.
         new = [
             (file, value)
             for file, value in lets_go.items()
@@ -62,7 +62,7 @@ class GuardClient:
 
     @property
     def has_missed(self) -> bool:
-        """Whether the guard was not told of everything, because it does not come to its turn."""
+        """Whether the guard lacks some files, because it gets no CPU time and its pipe was full."""
         return bool(self._missed)
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class GuardClient:
             self._waiter.call_when_ready(self._ending, self._ended)
 
     def start_if_due(self, now: float) -> None:
-        """Starts the guard again, if it has ended and its pause is over. Tells it what it has missed."""
+        """Starts the guard again, if it has ended and its pause is over. Sends it the files that it lacks."""
         if self._again_at is not None and now >= self._again_at:
             self.start()
         elif self._missed:
@@ -127,7 +127,8 @@ class GuardClient:
             self.pid = None
 
     def _tell(self, files: Sequence[str]) -> None:
-        """Tells how these files are now. Few system calls, because the caller has no time. Each write is atomic."""
+        """Sends the present state of these files. It makes few system calls, because the caller has no time. Each write
+        is atomic."""
         whole = b""
         told: list[str] = []
         for file in files:

@@ -12,14 +12,10 @@ The watch greets every client with `hello`, then repeats the reports that no age
 | `ping` | | is answered with `pong` |
 | `end` | | releases all pods, and ends |
 
-| watch says `event` | with | means |
-| --- | --- | --- |
-| `hello` | protocol, version, pid, throttled | the first message |
-| `texts` | texts | pods of reports that this client has not sent itself |
-| `found` | uid, message, at | an intent on disk for which there is no report |
-| `report` | number, kind, and its fields | see `watch_listener.Outbox` |
-| `ready` | | all that happened before has been said |
-| `busy` | | another watch has this state directory; this one ends |
+| watch says `event` | with | means | | --- | --- | --- | | `hello` | protocol, version, pid, throttled | the first
+message | | `texts` | texts | pods of reports that this client has not sent itself | | `found` | uid, message, at | an
+intent on disk for which there is no report | | `report` | number, kind, and its fields | see `watch_listener.Outbox` |
+| `ready` | | all earlier reports have been sent | | `busy` | | another watch has this state directory; this one ends |
 | `pong` | | the answer to `ping` |
 
 `hello`, `busy` and `end` stay the same in all protocols, so that agents of any version can replace any watch.

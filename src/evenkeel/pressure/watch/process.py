@@ -90,7 +90,7 @@ class WatchProcess:
 
     def run(self, connection: int, former: int) -> None:
         if connection >= 0:
-            # Otherwise the guard would have it open as well, and the agent would not see this process close it.
+            # Otherwise the guard would inherit it, and the agent would not notice when this process closes it.
             os.set_inheritable(connection, False)
         self._guard.start()
         gc.collect()  # before the memory is locked
@@ -138,7 +138,7 @@ class WatchProcess:
         return seconds
 
     def _rest(self, now: float) -> None:
-        """Nothing is near a threshold. What takes time is done now."""
+        """Does work that takes time. It is called when nothing is near a threshold."""
         self._rested_at = now
         if now - self._collected_at >= _GC_SECONDS:
             self._collected_at = now
@@ -269,7 +269,7 @@ class WatchProcess:
         self._pods |= pods
         self._texts |= texts
         self._known |= texts.keys()
-        # A pod may be a target no longer, and still be in this watch's own reports about it.
+        # A pod that is no longer a target may still be in waiting reports.
         self._outbox.key_of = key_of
         needed = self._outbox.keys
         for key in [key for key in self._texts if key not in needed]:
@@ -281,7 +281,7 @@ class WatchProcess:
             self._start_watching()
 
     def _start_watching(self) -> None:
-        """When there are settings, targets, and no former watch any more."""
+        """Starts the watch once there are settings and targets, and the former watch has ended."""
         if self._watch is not None or self._given is None or self._targets is None or self._intents is None:
             return
         self._watch = MemoryWatch(

@@ -55,7 +55,7 @@ class WatchConnection:
             raise WatchLost from None
 
     async def ready(self, seconds: float) -> None:
-        """Waits until the watch has said all that happened before. Raises WatchLost."""
+        """Waits until the watch has sent all earlier reports. Raises WatchLost."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)

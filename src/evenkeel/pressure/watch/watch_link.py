@@ -19,7 +19,7 @@ _STARTED_SECONDS = 60.0  # for a watch that was just started, on a busy machine
 _PING_SECONDS = 3.0
 # Without an answer: then another watch is started. A watch has no task that takes so long.
 _HUNG_SECONDS = 15.0
-# A watch that ended is replaced sooner than this. If not, the agent says that it is not ready.
+# The agent is not ready if a watch that has ended is not replaced within this time.
 _ABSENT_SECONDS = 3.0
 # The pauses grow: a watch that ends at once must not be started too often.
 _PAUSES_SECONDS = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 4.0)
@@ -52,7 +52,7 @@ class WatchLink:
         self._lost_at: float | None = None  # None: no watch was there yet
 
     async def find(self) -> Message | None:
-        """Connects to the watch that runs, if there is one. Returns its first message. What it has to say follows."""
+        """Connects to the watch that runs, if there is one. Returns its first message. Its reports follow."""
         found = existing(self._state)
         if found is None:
             return None
@@ -82,8 +82,8 @@ class WatchLink:
 
     @property
     def absence(self) -> str:
-        """Why nothing watches memory, once `open` was called; empty if a watch has its settings and targets. The moment
-        that a replacement takes is passed over."""
+        """Why nothing watches memory, once `open` was called; empty if a watch has its settings and targets. A short
+        gap during a replacement does not count."""
         if self._is_closed or (self.connection is not None and self.connection.is_open):
             return ""
         if self._lost_at is None:
@@ -96,7 +96,7 @@ class WatchLink:
             self.connection.send(message)
 
     def change(self, make: Callable[[], Message]) -> None:
-        """Sends the message, which changes what `introduce` has said, if there is a watch to which it was said."""
+        """Sends a change of settings or targets, if there is a watch that `introduce` has given them to."""
         connection = self._next or self.connection
         if connection is not None:
             connection.send(make())
@@ -131,7 +131,7 @@ class WatchLink:
             except WatchLost:
                 await connection.kill()
                 if replaced is None or not replaced.is_open:
-                    self._on_lost()  # it had targets already, perhaps, and was the only one
+                    self._on_lost()  # it may have had targets, and no other watch had them
                 continue
             finally:
                 self._next = None

@@ -120,7 +120,7 @@ class Outbox:
 
 
 class Listener:
-    """`greeting` is said to each new client. `on_message` gets each message; it may raise BadMessage, which ends the
+    """`greeting` is sent to each new client. `on_message` gets each message; it may raise BadMessage, which ends the
     connection. `on_change` is called when a client comes or goes."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Listener:
         self._client: socket.socket | None = None
         self._frames = Frames()
         self._waiting = bytearray()
-        self._is_gone = False  # the client has closed its end. What it said before is still read
+        self._is_gone = False  # the client has closed its end. Earlier messages are still read
 
     @property
     def is_connected(self) -> bool:
@@ -166,7 +166,7 @@ class Listener:
         self.say((message,))
 
     def close(self) -> None:
-        """Says what is left to say, as far as the client reads, and removes the socket."""
+        """Sends the remaining messages, as far as the client reads them, and removes the socket."""
         if self._client is not None:
             self._flush()
         self._disconnect()
