@@ -80,7 +80,7 @@ def take_ports(pod: Pod, ports: HostPorts) -> None:
 
 
 def refusal_of_ports(pod: Pod, ports: HostPorts) -> Refusal | None:
-    """The rule of kubelet (NodePorts): a port of the host is one pod's."""
+    """The rule of kubelet (NodePorts): a port of the host belongs to one pod."""
     for port in pod.spec.host_ports:
         number, protocol, address = port.host_port, port.protocol or "TCP", port.host_ip
         for taken, other in ports.get((protocol, number), ()):
@@ -94,8 +94,8 @@ SharedPorts = dict[tuple[str, int], str]
 
 
 def shared_port(pod: Pod, ports: SharedPorts) -> str:
-    """What to say of a pod in the host's network that names a port of another pod there; empty if there is none. It is
-    taken all the same: a port that is named need not be opened. Its own ports are added to `ports`."""
+    """A warning for a pod in the host's network that names a port of another pod there; empty if there is none. The pod
+    is admitted all the same, because a pod need not open a port that it names. Its own ports are added to `ports`."""
     words = ""
     beside = (one for one in pod.spec.init_containers if one.is_sidecar)  # other init containers end soon
     for container in (*pod.spec.containers, *beside):
@@ -123,7 +123,7 @@ def refusal_of(
 
 
 def is_shortage(refusal: Refusal) -> bool:
-    """Whether the pod was refused for want of room, which other pods could give it (`policy.preemption`)."""
+    """Whether the pod was refused for lack of room. Other pods could make room for it (`policy.preemption`)."""
     return refusal.reason.startswith(_OUT_OF)
 
 

@@ -122,7 +122,8 @@ def reservation(capacity: NodeCapacity, config: KubeletConfiguration) -> Resourc
 
 
 def memory_less_reserved(capacity: NodeCapacity, config: KubeletConfiguration) -> int:
-    """What kubelet counts with where it writes cgroups: the eviction threshold is not taken off there."""
+    """The memory that kubelet uses for cgroup values: capacity less reservations. The eviction threshold is not
+    subtracted there."""
     reserved = reserved_of(config)
     kept_back = reserved.system.get(MEMORY, ZERO) + reserved.kube.get(MEMORY, ZERO)
     return max(capacity.memory_bytes - kept_back.value, 0)

@@ -98,12 +98,13 @@ def root_provision(node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> 
 
 
 def ancestor_provision(root: Provision) -> Provision:
-    """Kubelet leaves a cgroup root above its own alone. Protection must pass through it all the same, or is none."""
+    """Kubelet leaves a cgroup root above its own alone. Protection must pass through it all the same: without it the
+    kernel would not protect the cgroups below."""
     return Provision(memory_min=root.memory_min, memory_low=root.memory_low)
 
 
 def _all_cpus(node: NodeView) -> Cpus | None:
-    """So that systemd keeps the cpuset controller. The static policy writes its own sets."""
+    """All CPUs. It is set so that systemd keeps the cpuset controller. The static policy writes its own sets."""
     if node.config.cpu_manager_policy == "static":
         return None
     return Cpus(node.capacity.cpu_numbers, _RULE, "cpuManagerPolicy none: every CPU")

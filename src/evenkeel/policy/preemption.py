@@ -1,9 +1,8 @@
 """Preemption: which pods end so that a critical pod can be admitted, as kubelet chooses them.
 
-A critical pod is not refused for want of room while other pods could make it. As few pods as possible end, and of a
-higher class none that pods of lower classes can stand for: first the fewest Guaranteed pods that are needed if all
-others went, then the fewest Burstable ones, then the fewest BestEffort ones.
-"""
+A critical pod is not refused for lack of room while other pods could make room. As few pods as possible end, and no pod
+of a higher class ends if pods of lower classes are enough. First come the fewest Guaranteed pods that are needed even
+if all other pods end, then the fewest Burstable pods, then the fewest BestEffort pods."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -44,8 +43,8 @@ def may_preempt(preemptor: Pod, other: Pod, profile: Profile) -> bool:
 def pods_to_preempt(
     preemptor: Pod, candidates: Iterable[Candidate], missing: ResourceList, profile: Profile
 ) -> tuple[Pod, ...] | None:
-    """The pods that end for the critical pod `preemptor`, which lacks `missing`. None if all that may end would not be
-    enough: then none ends."""
+    """The pods that end for the critical pod `preemptor`, which lacks `missing`. None if even all pods that may end are
+    not enough: then no pod ends."""
     by_class: dict[QoSClass, list[Candidate]] = {one: [] for one in QoSClass}
     for candidate in candidates:
         if may_preempt(preemptor, candidate.pod, profile):
@@ -70,11 +69,11 @@ def _left(missing: ResourceList, ended: Sequence[Candidate]) -> Totals:
 
 
 def _fewest(candidates: Sequence[Candidate], missing: ResourceList) -> list[Candidate]:
-    """Pods that together have what is missing. Each time the one is taken that comes closest to the rest, and of
-    several that one with the smallest requests. `candidates` have enough."""
+    """Pods that together have enough of what is missing. Each round takes the pod whose requests leave the least
+    missing. Of several such pods it takes the one with the smallest requests. `candidates` together have enough."""
     left, others, taken = dict(missing), list(candidates), list[Candidate]()
     while left:
-        # Kubelet takes the last of those that are the same in all, and fills its place with the last of the list.
+        # Of pods that are equal in all this, kubelet takes the last one. The last pod of the list then gets its place.
         best = min(
             reversed(range(len(others))), key=lambda at: (_distance(left, others[at]), _size(others[at]))
         )

@@ -11,7 +11,7 @@ from evenkeel.api.services import Service
 from evenkeel.named_tuples import NamedTuple
 
 _DOMAIN = "svc.cluster.local"
-_WITHOUT_NAMES = ("Default", "None")  # of dnsPolicy: the pod asks for nothing of the cluster
+_WITHOUT_NAMES = ("Default", "None")  # of dnsPolicy: the pod uses no DNS of the cluster
 
 
 class Entry(NamedTuple):

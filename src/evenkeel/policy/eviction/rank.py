@@ -97,8 +97,8 @@ def rank(
 
 
 class Standing:
-    """How pods stood when they were last ranked in one way. A pod has the same place while its figures are the same
-    object: only the pods that have moved are looked at."""
+    """The order of pods when they were last ranked in one way. A pod keeps its place while its figures are the same
+    object, so only pods with new figures are compared again."""
 
     def __init__(self) -> None:
         self.places: dict[int, Place] = {}  # by the pod's identity
@@ -211,7 +211,7 @@ class TraitCache:
         return traits_of
 
     def standing(self, way: object) -> Standing:
-        """How the pods stood when they were last ranked in this way."""
+        """The order of the pods when they were last ranked in this way."""
         found = self._standings.get(way)
         if found is None:
             found = self._standings[way] = Standing()

@@ -167,13 +167,13 @@ def _running(pod: Pod, state: PodState, now: float) -> Actions:
     current = current_init_container(pod, state)
     init_containers = pod.spec.init_containers
     begun = init_containers if current is None else init_containers[: current + 1]
-    # As in kubelet, ephemeral containers come first: they help where the init containers do not get on.
+    # As in kubelet, ephemeral containers come first: they help to find out why init containers do not finish.
     candidates = list(_ephemeral(pod, state))
     candidates += [each for place, each in enumerate(begun) if each.is_sidecar or place == current]
     if current is None:
         candidates += pod.spec.containers
     start: list[str] = []
-    is_held_back = False  # by the postStart hook of a container before, as in kubelet
+    is_held_back = False  # by the postStart hook of an earlier container, as in kubelet
     times = [_deadline(pod, state)]
     for container in candidates:
         record = state.container(container.name)
@@ -218,7 +218,8 @@ def _restarting_all(pod: Pod, state: PodState, now: float) -> Actions:
 
 
 def _ephemeral(pod: Pod, state: PodState) -> Iterator[Container]:
-    """The ephemeral containers that may run now. One that is to enter another container waits until that runs."""
+    """The ephemeral containers that may run now. A container that enters the namespace of another one waits until the
+    other one runs."""
     for one in pod.spec.ephemeral_containers:
         if not one.target_container_name or state.container(one.target_container_name).is_running:
             yield one.container
@@ -240,7 +241,7 @@ def _waiting(pod: Pod, state: PodState, now: float, *, will_start: bool) -> Mapp
         if record.is_running and not record.in_post_start:
             continue
         if record.held_up and not record.is_asked_for:
-            # What all containers of the pod need could not be made.
+            # CONTAINER_CREATING: the volumes or the network of the whole pod could not be made.
             is_shared = record.held_up == CONTAINER_CREATING
             found[container.name] = (
                 first._replace(message=record.held_up_message)

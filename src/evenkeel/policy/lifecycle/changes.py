@@ -50,7 +50,7 @@ def asked_to_start(state: PodState, name: str) -> PodState:
 
 
 def not_started(state: PodState, name: str) -> PodState:
-    """The start was asked for and not done, and nothing of it is left. It can be asked for again."""
+    """The start was requested and did not happen, and nothing of it is left. It can be requested again."""
     record = state.container(name)
     return (
         state.with_container(name, record._replace(attempt=record.attempt - 1, is_asked_for=False))
@@ -104,7 +104,7 @@ def no_image(
 
 
 def other_image(state: PodState, name: str) -> PodState:
-    """The container has got another image. As in kubelet, back-offs are those of the former one, so they are over."""
+    """The container has got another image. As in kubelet, back-offs belong to the former image, so they are over."""
     record = state.container(name)._replace(
         held_up="", held_up_message="", held_up_seconds=0.0, backoff_seconds=0.0, start_after=0.0
     )
@@ -148,7 +148,7 @@ def started(
         oom_kills_at_start=oom_kills_at_start,
         is_started=is_started,
         is_ready=is_ready,
-        # One that is not ready was not ready before, either.
+        # A container that is not ready now was not ready before.
         ready_changed_at=started_at if is_ready else before.ready_changed_at,
         resources=None if resources == NOTHING_REQUIRED else resources,
     )
@@ -237,8 +237,8 @@ def with_readiness(state: PodState, name: str, *, is_ready: bool, now: float) ->
 
 
 def clock_moved(state: PodState, seconds: float) -> PodState:
-    """The machine's clock was set forward by so many seconds, or back: what is to happen later happens as much later
-    as before, and what has begun is as old as before."""
+    """The machine's clock was set forward by so many seconds, or back. The times that decisions compare with the clock
+    are moved by as much. So the remaining time of a back-off stays the same, and so does the age of a container."""
     containers = {
         name: record._replace(
             started_at=_moved(record.started_at, seconds),
@@ -291,7 +291,7 @@ def _after_oom_kill(
     if settings.profile is not Profile.DOCUMENTS or state.deleted_at is not None:
         return state
     if pod.spec.ephemeral(name) is not None:
-        return state  # a debugger does not end the pod that it looks into
+        return state  # the OOM kill of an ephemeral container does not end its pod
     record = state.container(name)
     recent = record.oom_kills and now - record.oom_kills[-1] <= settings.oom_retries_reset_seconds
     kills = (*record.oom_kills, now) if recent else (now,)

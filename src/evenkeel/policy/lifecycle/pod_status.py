@@ -68,7 +68,7 @@ def pod_status(
     if not state.accepted_at:
         return known  # it was refused and has no containers here
     if profile is Profile.KUBERNETES:
-        # What the pod as a whole was granted, and what it has. A kubelet since 1.36 says so.
+        # The allocated and the actual resources of the pod as a whole, as kubelet reports them since 1.36.
         now = in_force(pod, state)
         granted = pod_requests(pod) or NO_RESOURCES
         held = granted if now is pod else pod_requests(now) or NO_RESOURCES
@@ -86,7 +86,7 @@ def pod_status(
         init_container_statuses=statuses(pod.spec.init_containers),
         container_statuses=statuses(pod.spec.containers),
         ephemeral_container_statuses=tuple(
-            # Nobody asks whether they are ready.
+            # As in kubelet, an ephemeral container is never ready.
             status._replace(ready=False, started=None)
             for status in statuses([one.container for one in pod.spec.ephemeral_containers])
         ),
@@ -120,7 +120,7 @@ def with_resize(status: PodStatus, refusal: Refusal | None, now: float, *, in_pr
 
 
 def is_resize_in_progress(pod: Pod, state: PodState) -> bool:
-    """Whether a container still has other amounts than it was granted, and restarts for them."""
+    """Whether a container must restart to get the amounts that were granted, and has not restarted yet."""
     for container in pod.spec.sized_containers:
         record = state.container(container.name)
         restarts = record.ended is not None and record.ended.stopped_as == AS_RESTART
@@ -177,7 +177,7 @@ def _container(
             return named
         return f"{runtime}://{pod.metadata.uid}/{container.name}/{attempt}"
 
-    # As in kubelet, a start that was only asked for does not count: it may not be begun, for want of an image.
+    # As in kubelet, a start that was only requested does not count: it may fail for lack of an image.
     attempt = record.attempt - 1 if record.is_asked_for else record.attempt
     last_id = record.ended.id if record.ended is not None else ""
     last = _terminated(record.ended, id_of(last_id, attempt - 1 if record.is_running else attempt))

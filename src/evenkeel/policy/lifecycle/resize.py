@@ -56,8 +56,8 @@ def resize(before: Pod, after: Pod, profile: Profile = Profile.DOCUMENTS) -> Res
 
 
 def restarts_for(before: Pod, after: Pod, profile: Profile = Profile.DOCUMENTS) -> tuple[str, ...]:
-    """The containers whose amounts change, and whose resizePolicy asks for a restart. In kubelet the limits of the pod
-    are those of a container that has none of its own."""
+    """The containers whose amounts change, and whose resizePolicy asks for a restart. As in kubelet, a container
+    without limits of its own has the limits of the pod."""
     once = {one.name for one in before.spec.init_containers if not one.is_sidecar}  # it does not start again
     pairs = zip(before.spec.sized_containers, after.spec.sized_containers, strict=True)
     found = []

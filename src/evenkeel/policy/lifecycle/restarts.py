@@ -114,7 +114,7 @@ def restart_backoff(record: ContainerRecord, end: Ended, settings: LifecycleSett
 
 
 def image_backoff_seconds(record: ContainerRecord, settings: LifecycleSettings) -> float:
-    """How long a start waits that was not begun because its image is missing."""
+    """How long the next start waits if a start failed because its image is missing."""
     return _doubled(record.held_up_seconds, settings)
 
 
@@ -126,8 +126,8 @@ def backoff_text(seconds: float) -> str:
 
 def final_ends(pod: Pod, state: PodState) -> tuple[Ended, ...]:
     """The ends that finished the pod; empty while it is not finished. These are the ends of all regular containers, or
-    the end of an init container that failed and is not started again. A sidecar does not keep a pod from finishing. One
-    whose containers all restart does not finish."""
+    the end of an init container that failed and is not started again. A sidecar does not keep a pod from finishing. A
+    pod whose containers all restart does not finish."""
     if restarts_all(pod, state):
         return ()
     for container in pod.spec.init_containers:

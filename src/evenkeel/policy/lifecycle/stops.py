@@ -39,7 +39,7 @@ def probe_stop(pod: Pod, container: Container, kind: str, message: str) -> Stop:
 
 
 def image_stop(pod: Pod, container: Container) -> Stop:
-    """The stop of a container that has got another image. It starts again with that one."""
+    """The stop of a container that has got another image. It starts again with the new one."""
     return Stop(container.name, "its image has changed", grace_seconds(pod), AS_RESTART)
 
 
@@ -66,8 +66,8 @@ def agent_ends(
     now: float,
     settings: LifecycleSettings,
 ) -> PodState:
-    """The agent is shutting down since then, and stops the containers. Their order is that of a deleted pod: sidecars
-    last. The pod is not deleted: the next agent starts them again."""
+    """The agent is shutting down since the time `since`, and stops the containers. Their order is that of a deleted
+    pod: sidecars last. The pod is not deleted: the next agent starts them again."""
     for stop in actions(pod, deleted(pod, state, since, given_seconds), now, settings).stop:
         why = stop._replace(reason="the agent is shutting down", stopped_as=AS_RESTART)
         state = asked_to_stop(state, why, now)

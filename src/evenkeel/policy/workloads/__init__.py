@@ -1,1 +1,1 @@
-"""Workloads: from the objects, the pods that exist and the time to the pods that are wanted. Nothing here acts."""
+"""Workloads: which pods a workload should have, from its object, its present pods and the time. Nothing here acts."""

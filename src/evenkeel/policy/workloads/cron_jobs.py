@@ -1,4 +1,4 @@
-"""CronJobs: when the next Job is made, what happens if one still runs, and which old Jobs go.
+"""CronJobs: when the next Job is made, what happens if one still runs, and which old Jobs are deleted.
 
 As in Kubernetes, only the last of several missed times is made up for, and a Job has the minute of its schedule in its
 name. So one time never has two Jobs, whenever the agent was killed.
@@ -72,7 +72,7 @@ def decide_cron_job(situation: Situation, zone: tzinfo) -> Decision:
 
 
 def _since(situation: Situation, cron: CronJob) -> float:
-    """Times after this one are still to be made up for. A time that is older than the deadline is missed."""
+    """Scheduled times after this one are made up for. A time that is older than the deadline is missed."""
     since = situation.progress.cron.last_schedule_at or situation.progress.created_at
     deadline = cron.spec.starting_deadline_seconds
     return since if deadline is None else max(since, situation.now - deadline)

@@ -1,8 +1,8 @@
 """The input of a decision about a workload (the facts about its pods, and its progress), and its result.
 
-`Progress` is what the pods that exist do not show: what a Job has done already, when a CronJob ran last. It is written
-to the journal together with the pods that a decision adds, so that nothing is counted or run twice after a crash.
-"""
+`Progress` has the facts that the present pods do not show: how many pods of a Job have succeeded, and when a CronJob
+ran last. It is written to the journal together with the pods that a decision adds, so that nothing is counted or run
+twice after a crash."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -119,7 +119,7 @@ def _to_end(
     leaving: list[PodFacts],
     is_available: dict[str, bool],
 ) -> tuple[str, ...]:
-    """The pods that leave now: those that do not serve first, then as many as `maxUnavailable` allows."""
+    """The pods that end now: first those that do not serve, then as many as `maxUnavailable` allows."""
     unavailable = bounds.unavailable
     if bounds.may_yield and unavailable == 0 and any(pod.is_refused for pod in staying):
         unavailable = 1
@@ -127,7 +127,8 @@ def _to_end(
     idle = [pod.name for pod in leaving if not is_available[pod.name]]
     serving = [pod.name for pod in reversed(leaving) if is_available[pod.name]]
     waiting = sum(not is_available[pod.name] for pod in staying)
-    # A pod that does not serve may be about to. So as many stay as are needed, beside new ones that do not serve yet.
+    # A pod that does not serve yet may serve soon. So as many old pods stay as are needed, beside new pods that do not
+    # serve yet.
     spare = max(len(staying) + len(leaving) - least - waiting, 0)
     serving_now = len(serving) + len(staying) - waiting
     return (*idle[:spare], *serving[: max(serving_now - least, 0)])

@@ -1,7 +1,7 @@
 """StatefulSets: pods with ordinals, made in order and updated in reverse order, one at a time.
 
-As in Kubernetes, with one exception: an old pod that never becomes ready does not hold up its own update.
-"""
+The rules are those of Kubernetes, with one exception: an old pod that never becomes ready does not hold up its own
+update."""
 
 from collections.abc import Mapping
 
@@ -58,8 +58,8 @@ def _to_number(
 
 
 def _to_template(workload: StatefulSet, places: Places, serving: set[str]) -> list[str]:
-    """The pod that ends next because its template has changed: the greatest ordinal first, and each after the last
-    one serves."""
+    """The pod that ends next because its template has changed: the greatest ordinal first. Each pod ends only when the
+    pod that was replaced before serves."""
     if workload.spec.update_strategy.type == ON_DELETE:
         return []
     new = template_hash(workload.spec.template)
