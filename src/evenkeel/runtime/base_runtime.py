@@ -1,7 +1,6 @@
 """The common part of all runtimes: starts that happen once, volumes and logs in the state directory, killing a cgroup.
 
-Blocking work runs in threads, and work that nobody waits for in tasks.
-"""
+Blocking work runs in threads. Work that no caller waits for runs in tasks."""
 
 import asyncio
 import logging
@@ -207,7 +206,7 @@ class BaseRuntime(ABC):
     # The disk
 
     async def empty_memory(self, uid: str) -> None:
-        # Not with other removals, which may take long: the node is short of this memory.
+        # Not in the threads of removals, which may take long: the node is short of this memory.
         await self._in_thread(partial(memory_mounts.empty_memory, uid, self._paths))
 
     async def remove_logs(self, uid: str) -> None:
@@ -255,8 +254,8 @@ class BaseRuntime(ABC):
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def _removed(self, whose: str, function: Callable[[], T]) -> T:
-        """Removes files that a pod made, which may be millions. Of the threads for that it has one at a time, and none
-        of those in which pods are started and killed."""
+        """Removes files that a pod made. There may be millions of them. So removals have threads of their own, one at a
+        time for each pod, and never hold up the threads in which pods are started and killed."""
         lock = self._removals.get(whose) or asyncio.Lock()
         self._removals[whose] = lock
         async with lock:

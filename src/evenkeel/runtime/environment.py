@@ -234,7 +234,7 @@ def _limit(resource: str, pod: Pod, container: Container, data: PodData) -> Quan
     return node.allocatable.get(resource, ZERO)
 
 
-# Where programs are: those of the distribution, and before them those of the machine's owner. A container has PATH.
+# The default PATH: the owner's own programs first, then those of the distribution.
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 PATH = f"/usr/local/sbin:/usr/local/bin:{SYSTEM_PATH}"
 

@@ -56,7 +56,7 @@ class HostPaths:
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
     def take_note(self, pods: Iterable[Pod]) -> None:
-        """Remembers which paths pods may write to that may run already. Does not block."""
+        """Remembers the paths to which these pods, which may already run, may write. Does not block."""
         for pod in pods:
             self._note(pod)
         if self._writable:
@@ -77,8 +77,8 @@ class HostPaths:
             ) from None
 
     def prepare(self, pod: Pod) -> None:
-        """Finds the places of the pod's hostPath volumes, and makes what they say is to be made. Raises
-        VolumeRefused."""
+        """Finds the places of the pod's hostPath volumes, and makes the files and directories that their types demand.
+        Raises VolumeRefused."""
         self._note(pod)
         found = {}
         for volume in pod.spec.volumes:
@@ -113,7 +113,7 @@ class HostPaths:
             self._writable[pod.metadata.uid] = tuple(paths)
 
     def _identify(self, paths: Iterable[str] = ()) -> None:
-        """Finds out what directories the paths are. They may have other paths too."""
+        """Reads device and inode of the directories at these paths. A directory may have other paths too."""
         for path in paths or {one for every in list(self._writable.values()) for one in every}:
             with suppress(OSError):
                 self._identities[path] = _identity(path)
@@ -143,7 +143,7 @@ class HostPaths:
                 done.set_result(None)
             else:
                 done.set_exception(error)
-                done.exception()  # it is taken note of, also if nobody waits any more
+                done.exception()  # so asyncio logs no error if no caller waits any more
 
         def run() -> None:
             problem: EvenkeelError | None = None

@@ -1,17 +1,16 @@
-"""The users of pods with a user namespace (hostUsers: false): a range of the host's numbers for each pod.
+"""User IDs for pods with a user namespace (hostUsers: false): each pod gets a range of the host's IDs.
 
 As in kubelet, a range has 65536 users and as many groups of the same numbers, and the first range begins at 65536. It
 is the pod's from its first start to its removal, and is written down in the pod's directory before it is used: no two
 pods of the machine have the same one, also after a restart of the agent, or with several agents. Ranges that the
-machine gives to somebody else are left out.
+machine's own files give to other users are left out.
 
 The numbers of users belong to the machine, not to an agent. So the state directories of all agents on this machine
 whose pods have users of their own are entered in one place, with a lock among them. An agent enters its own before it
 gives a range to a pod, and looks into the records of the others under the lock. The entries are symlinks below /run, so
-they are gone after a reboot, as everything is that ran with such users. The name of an entry ends with the device of
-the directory: if that cannot be found now, its file system may be unmounted, and its pods count again when it is
-mounted.
-"""
+they are gone after a reboot. All processes with such users are gone then too. The name of an entry ends with the device
+of the directory: if that cannot be found now, its file system may be unmounted, and its pods count again when it is
+mounted."""
 
 import errno
 import fcntl
@@ -138,7 +137,7 @@ class NoRange(EvenkeelError):
 class IdRanges:
     """The ranges of all pods of one state directory. Its methods may be called by any thread.
 
-    `agents` are those of the machine. None if ours is not root's: it cannot give users to processes.
+    `agents` are those of the machine. None if this agent does not run as root: then it cannot give users to processes.
     """
 
     def __init__(self, paths: StatePaths, agents: AgentsOfMachine | None) -> None:
@@ -181,7 +180,8 @@ class IdRanges:
             self._of_pod[uid] = first
 
     def _kept(self, of_others: set[int]) -> Iterator[tuple[str, int]]:
-        """What former agents have given away here. It is read when the first pod asks.
+        """The ranges that former agents have given to pods of this state directory. They are read when the first pod
+        asks for one.
 
         A range from before the last boot may have been given to a pod of another agent since: nothing of ours runs with
         it, so the pod gets another one.

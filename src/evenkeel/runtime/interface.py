@@ -97,7 +97,7 @@ class RuntimeLost(NamedTuple):
 
 
 class ImageNoted(NamedTuple):
-    """What happens to the image of an attempt, for the pod's events: Pulling, Pulled."""
+    """An event about the image of an attempt, for the pod's events: Pulling, Pulled."""
 
     attempt: Attempt
     reason: str
@@ -182,7 +182,8 @@ class NotCreated(NotBegun):
 
 
 class NotPrepared(NotBegun):
-    """What the containers of a pod share could not be made. As in kubelet the pod waits, and its event says why."""
+    """Something that all containers of a pod share could not be made, such as its volumes or its network. As in kubelet
+    the pod waits, and its event says why."""
 
     def __init__(self, message: str, event: str, *, hint: str = "") -> None:
         super().__init__(message, "ContainerCreating", hint=hint)
@@ -226,7 +227,7 @@ class Runtime(Protocol):
         ...
 
     def take_note(self, pods: Iterable[Pod]) -> None:
-        """Tells the runtime of pods that may run already, before anything of them or of others is prepared."""
+        """Informs the runtime of pods that may already run. Called before any pod is prepared."""
         ...
 
     async def prepare(self, pod: Pod, data: PodData = NO_DATA) -> None:
@@ -246,8 +247,7 @@ class Runtime(Protocol):
     def give_up(self, attempt: Attempt) -> None:
         """The attempt is not wanted any more. If it waits for its image, its start fails with NoImage.
 
-        It has no effect on an attempt that is further. Does not block.
-        """
+        It has no effect once the attempt has its image. Does not block."""
         ...
 
     async def stop(self, attempt: Attempt, grace_seconds: float) -> None:

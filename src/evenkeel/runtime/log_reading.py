@@ -111,7 +111,7 @@ class GrowingLog:
             self._files = [last, *newer]
 
     def rest(self) -> Iterator[LogLine]:
-        """What the container has not ended with a newline."""
+        """The last line, if the container has not ended it with a newline."""
         yield from self._joining.rest()
 
     def wait(self, look_seconds: float) -> None:
@@ -138,8 +138,8 @@ def attempts(directory: str) -> tuple[int, ...]:
 
 
 def present_attempt(known: tuple[int, ...], *, has_begun: bool, restarts: int) -> int:
-    """The attempt whose log is meant if nothing else is said; 0 if there is none. `known` are those with a log. One
-    that has begun has none before it has written something, and the log of the one before is not its own."""
+    """The attempt whose log is shown by default; 0 if there is none. `known` are the attempts with a log. An attempt
+    that has begun has no log until it writes something; then the log of the previous attempt is not shown instead."""
     return max((*known[-1:], restarts + 1 if has_begun else 0))
 
 
@@ -149,9 +149,8 @@ def previous_attempt(
     """The attempt of `known` that `--previous` shows, as kubectl does; None if there is none.
 
     A container that waits for its restart has its last attempt as its previous one: its status has the id of the run
-    that has ended last. The next attempt may have a log already. `ended_id` is None if no run has ended. One that runs
-    has no log before it has written something.
-    """
+    that has ended last. The next attempt may have a log already. `ended_id` is None if no run has ended. An attempt
+    that runs has no log until it writes something."""
     if is_waiting and ended_id == id_:
         known = tuple(number for number in known if number <= restarts + 1)
     has_log = known[-1:] >= (restarts + 1,)

@@ -64,13 +64,13 @@ def _own_names(pod: Pod) -> str:
 
 
 def _is_named(pod: Pod) -> bool:
-    """Whether the author has given it a name, which programs look up: `hostname -f`, or Java's name of the host."""
+    """Whether the manifest gives the pod a host name. Programs look it up, such as `hostname -f` or Java."""
     return bool(pod.spec.hostname or pod.spec.subdomain) and not pod.spec.host_network
 
 
 def _may_get_names(pod: Pod) -> bool:
-    """Whether names of Services may have to be written while it runs. Programs of the machine are not told: they begin
-    with the names that there are."""
+    """Whether names of Services may have to be written while it runs. Programs of the machine (`image: host`) are
+    excluded: they have the names of the time when they start."""
     return wants_names(pod) and any(is_of_registry(one.image) for one in pod.spec.every_container)
 
 

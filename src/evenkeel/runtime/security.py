@@ -35,7 +35,8 @@ SAFE_SYSCTLS = frozenset(
 
 
 class Granted(NamedTuple):
-    """What a node gives to pods that ask for it. A text says why it does not; it is empty if it does."""
+    """The rights that a node grants to pods that ask for them. A text says why it does not grant one; it is empty if it
+    does."""
 
     has_own_network: bool = False  # of this pod: False if it uses the host's network
     host_access: tuple[str, ...] = ()  # allowedHostAccess of the configuration
@@ -94,9 +95,8 @@ def withheld(pod: Pod, container: Container, *, may_trace: bool = False) -> froz
     """The capabilities that an ephemeral container asks for and runs without, instead of being refused.
 
     kubectl debug asks for SYS_PTRACE by default. With it a container could read and steer the processes of the runtime
-    that enter its process namespace for others, and these are root's. So it is given only if the operator lets pods be
-    as mighty as root (`may_trace`, from `reaches_host`). A privileged container has all capabilities.
-    """
+    that enter its process namespace for others, and these are root's. So it is granted only if the operator gives pods
+    the rights of root (`may_trace`, from `reaches_host`). A privileged container has all capabilities."""
     security = container.security_context
     if may_trace or security is None or security.capabilities is None or security.privileged:
         return frozenset()

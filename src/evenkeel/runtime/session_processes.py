@@ -33,7 +33,7 @@ def signal_all(cgroup: str, session: int, number: int) -> None:
 
 
 def kill_all(cgroup: str, session: int) -> None:
-    """Nothing is killed for the session 0, which is not known."""
+    """Session 0 means that the session is not known: then nothing is killed."""
     for _ in range(_MOST_ROUNDS):
         found = members(_processes(cgroup), session)
         if not found:
@@ -44,7 +44,8 @@ def kill_all(cgroup: str, session: int) -> None:
 
 
 def members(processes: dict[int, Member], session: int) -> set[int]:
-    """The living processes of the session, and all below them; none of the session 0, which is nobody's. Pure."""
+    """The living processes of the session, and all their descendants. Session 0 is no command's, so it has none.
+    Pure."""
     found = {pid for pid, one in processes.items() if session and session in (pid, one.session)}
     while more := {pid for pid, one in processes.items() if one.parent in found} - found:
         found |= more

@@ -27,8 +27,8 @@ _LOOK_SECONDS = 1.0
 
 
 class Streams(NamedTuple):
-    """The streams that a client wants. With a terminal, stderr is part of stdout. Of a container's own streams
-    `terminal` says what they are, whatever the client wants."""
+    """The streams that a client wants. With a terminal, stderr is part of stdout. For a container's own streams,
+    `terminal` says whether they are a terminal, whatever the client wants."""
 
     stdin: bool = False
     stdout: bool = True
@@ -64,7 +64,7 @@ class Session(Protocol):
     stdin: int
     stdout: int
     stderr: int
-    lag_seconds: float  # output may come so long after the end; then it is that of other processes
+    lag_seconds: float  # how long output may come after the end; later output is that of other processes
 
     def close_stdin(self) -> None:
         """Ends the command's standard input."""
@@ -112,7 +112,7 @@ class BaseSession:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """Ends what the runtime still has of the session. Its streams are closed."""
+        """Ends the runtime's part of the session. The streams are already closed."""
 
 
 def command_problem(command: tuple[str, ...]) -> str:
@@ -137,13 +137,13 @@ async def readable(descriptor: int) -> None:
 
 
 async def writable(descriptor: int) -> None:
-    """Returns when the descriptor can be written to, or nobody reads it any more."""
+    """Returns when the descriptor can be written to, or has no reader any more."""
     loop = asyncio.get_running_loop()
     await _ready(lambda call: loop.add_writer(descriptor, call), lambda: loop.remove_writer(descriptor))
 
 
 async def hung_up(connected: int) -> None:
-    """Returns when the peer of a socket has closed its end, whether or not what it sent before has been read."""
+    """Returns when the peer of a socket has closed its end. Data from before need not have been read."""
     with select.epoll() as watched:
         try:
             watched.register(connected, _HUNG_UP)

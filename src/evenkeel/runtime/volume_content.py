@@ -38,7 +38,7 @@ from evenkeel.runtime.tree_removal import remove_tree
 _MAPS = {"metadata.labels": "labels", "metadata.annotations": "annotations"}
 _DATA, _NEW_DATA = "..data", "..data_tmp"
 _DIRECTORY_MODE = 0o755
-_OF_GROUP = 0o440  # what the group of the volumes may do with each file: fsGroup
+_OF_GROUP = 0o440  # the rights of the volumes' group (fsGroup) on each file
 _writing = (
     threading.Lock()
 )  # containers of a pod start at the same time, and each start writes the pod's volumes

@@ -96,9 +96,8 @@ def rewrite_hosts(pod: Pod, directories: Iterable[str]) -> None:
     """Writes the pod's own /etc/hosts once more, in each of these directories that has one. Raises VolumeRefused.
 
     The file is mounted in containers, so it must stay the same file. It is overwritten before it is cut, and so is
-    never empty. A container of a container runtime may write to it: it can make it large, or take a lease on it. So no
-    more is read than there should be, and opening does not wait.
-    """
+    never empty. A container of a container runtime may write to it: it can make it large, or take a lease on it. So the
+    amount that is read is bounded, and opening the file does not wait."""
     name = network_files.HOSTS
     content = network_files.file_text(name, pod, host_network_file(name)).encode()
     for directory in directories:
@@ -239,7 +238,8 @@ def _make_empty_dir(path: str, group: int | None) -> None:
 
 
 def _make_claim(path: str, group: int | None) -> None:
-    """Makes the directory of a claim. One that is there stays as pods have left it, but for the pod's group."""
+    """Makes the directory of a claim. An existing directory stays as pods have left it, except that it gets the pod's
+    group."""
     if not os.path.isdir(path):
         _make_empty_dir(path, group)
     elif group is not None and (status := os.stat(path)).st_gid != group:

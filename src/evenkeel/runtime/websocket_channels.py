@@ -1,8 +1,7 @@
 """The channels of a WebSocket, at either of its ends. wsproto speaks the protocol; this module moves the bytes.
 
-`send` waits for a peer that does not read: it returns when the peer has taken what came before. A peer that sends
-faster than its messages are taken is not read for that time.
-"""
+`send` waits for a peer that does not read: it returns when the peer has taken what came before. While messages of the
+peer wait to be taken, nothing more is read from it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -72,7 +71,7 @@ class WebSocketChannels:
             self._wire.receive_data(received)
 
     async def say_end(self, code: int = NORMAL) -> None:
-        """Says that this was the end, if the peer still listens."""
+        """Closes the WebSocket with a close frame, if the peer is still there."""
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.send_event(CloseConnection(code=code))

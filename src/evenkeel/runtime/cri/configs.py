@@ -44,7 +44,8 @@ CONTAINER = "io.kubernetes.container.name"
 _MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
 # Path in the container: name of the copy in the attempt's directory.
 NETWORK_FILES = {"/etc/hosts": "hosts", "/etc/resolv.conf": "resolv.conf", "/etc/hostname": "hostname"}
-# The default masked and protected paths of container runtimes. Our list replaces theirs, so it has to contain them.
+# The default masked and protected paths of container runtimes. Our list replaces theirs, so it must contain these paths
+# too.
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/latency_stats",
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
@@ -98,7 +99,7 @@ def sandbox_config(
                     security.privileges(pod, one).is_privileged for one in pod.spec.every_container
                 ),
             ),
-            # Without a network of the pod's own, the runtime refuses those of the network.
+            # Without a network of the pod's own, the runtime refuses sysctls of the network.
             sysctls=security.sysctls(pod),
             # D4: the settings of the infrastructure. The runtime may ignore them: the agent writes them.
             overhead=resources(launch.planned.version, launch.planned.infrastructure.settings),

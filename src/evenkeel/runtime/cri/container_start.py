@@ -61,7 +61,7 @@ class _Taken(EvenkeelError):
 
 
 class _NotListed(EvenkeelError):
-    """The runtime refuses to list containers, so it is not known what there is of an attempt."""
+    """The runtime refuses to list containers, so it is not known whether a container of the attempt exists."""
 
 
 class Starts:

@@ -27,8 +27,8 @@ _RETRY_SECONDS = 0.2
 
 
 class ContainerWatch:
-    """Keeps `table` as the runtime has it. `starting` are attempts whose starts are under way: they are left to these.
-    `run_task` runs work beside the caller, and `report` takes the ends."""
+    """Keeps `table` equal to the runtime's list. `starting` are attempts whose start is under way: the start itself
+    handles them. `run_task` runs work beside the caller, and `report` takes the ends."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ContainerWatch:
             pb.ListPodSandboxResponse,
         )
         await self._sandboxes.update(boxes.items, boxes_before)
-        # Beside the list: a runtime may take long for one container, and the others are not to wait for it.
+        # In a task of its own: a runtime may take long for one container, and the others must not wait for it.
         self._run_task(self._forgotten.remove(self._connection))
         inhabited = frozenset(one.pod_sandbox_id for one in listed.containers)
         starting = frozenset(attempt.uid for attempt in self._starting())
@@ -109,7 +109,8 @@ class ContainerWatch:
             self._run_task(self.ended(container, is_listed=True))
 
     async def _seen(self, attempt: Attempt, one: pb.Container) -> CriContainer | None:
-        """The container, or what the list says of it. The others are not to wait until the runtime can read it."""
+        """The container with its status, or else as the list has it. Other containers must not wait until the runtime
+        can read its status."""
         try:
             return await self.inspect(one.id, attempt)
         except RuntimeAway:

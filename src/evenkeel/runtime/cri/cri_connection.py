@@ -98,7 +98,7 @@ class Connection:
             raise self._failure(error, name, seconds) from None
         try:
             message: T = response.FromString(answer)  # type: ignore[attr-defined]
-        except DecodeError as error:  # it may have done what was asked for
+        except DecodeError as error:  # it may have done the request
             self._on_away()
             raise RuntimeAway(
                 f"the container runtime's answer to {name} cannot be read: {error}", "DATA_LOSS"
@@ -118,7 +118,7 @@ class Connection:
                     try:
                         event = pb.ContainerEventResponse.FromString(answer)
                     except DecodeError:
-                        continue  # the next listing finds what it would have said
+                        continue  # the next listing finds the changes that this event would have reported
                     yield event.container_id
         except GrpcError as error:
             raise self._failure(error, name, 0) from None

@@ -1,8 +1,7 @@
 """The runtime that runs pods as containers of containerd or CRI-O.
 
 While the runtime is away, containers run on and none is started. A container that has to end then is killed through its
-cgroup. `container_watch` follows what becomes of the containers.
-"""
+cgroup. `container_watch` follows the containers to their end."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -330,7 +329,7 @@ class CriRuntime(BaseRuntime):
 
     async def _list(self) -> None:
         await self._watch.list_all()
-        # It answers: now it gets the settings that it did not take before.
+        # It answers again: it gets the settings that could not be sent while it was away.
         for attempt in self._updates.wanted():
             self._run_task(self._updates.send(attempt, self._connection))
 

@@ -155,12 +155,12 @@ class CriSession(BaseSession):
         )
 
     async def _call(self, method: str, request: object) -> None:
-        """Makes a call that comes to nothing if the command has ended meanwhile."""
+        """Makes a call. A refusal is ignored, because the command may have ended meanwhile."""
         with suppress(CallFailed):
             await self._connection.ask_containerd(method, request, tasks.Empty, _CALL_SECONDS)
 
     def _write_down(self) -> None:
-        """For the next agent, if this one is killed."""
+        """Writes the session to disk, for the next agent if this one is killed."""
         known = {"container": self._container, "cgroup": self._cgroup, "pid": self._pid}
         write_json(self._directory, _KNOWN, known)
 
@@ -173,7 +173,7 @@ class CriSession(BaseSession):
             if is_wanted:
                 path = paths[name] = f"{self._directory}/{name}"
                 os.mkfifo(path, 0o600)
-                # Reading too, or it could not be opened before containerd has.
+                # Opened for reading too: otherwise it could not be opened before containerd opens it.
                 mode = os.O_RDWR if name == "stdin" else os.O_RDONLY
                 setattr(self, name, os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
         return paths

@@ -104,7 +104,7 @@ class ContainerExits:
     async def _exit_of(
         self, container: CriContainer, connection: Connection, *, is_listed: bool
     ) -> Exit | None:
-        """Asks the runtime until it knows of the end. It sends no message about that."""
+        """Asks the runtime until it knows of the end, because it sends no message about the end."""
         wait = _FIRST_WAIT_SECONDS
         died_at = 0.0
         while True:
@@ -121,7 +121,7 @@ class ContainerExits:
                 if error.is_not_found:
                     return await self._exit_of_lost(container)
                 if container.record.process is None and not is_listed:
-                    return None  # nobody says that it has ended
+                    return None  # neither the kernel nor the runtime says that it has ended
                 if is_dead and time.monotonic() - died_at > UNSEEN_SECONDS:
                     return unknown_exit(container, f"how it ended is not known: {error.message}")
             else:

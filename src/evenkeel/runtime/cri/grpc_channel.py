@@ -1,9 +1,8 @@
 """gRPC over a Unix socket: a request and one answer, or a request and answers without end.
 
-h2 speaks HTTP/2. gRPC's own library takes 10 MiB of memory and brings threads; the agent has h2 for probes anyway.
-The channel connects when a call needs it. A connection that is lost fails the calls on it, and the next call connects
-anew. A call is made again only if the server says that it has not looked at it (REFUSED_STREAM, RFC 9113, 8.7).
-"""
+h2 speaks HTTP/2. gRPC's own library takes 10 MiB of memory and brings threads; the agent has h2 for probes anyway. The
+channel connects when a call needs it. A connection that is lost fails the calls on it, and the next call connects anew.
+A call is repeated only if the server says that it has not processed it (REFUSED_STREAM, RFC 9113, 8.7)."""
 
 import asyncio
 from collections import deque
@@ -28,7 +27,7 @@ _CODES = (
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     INTERNAL, UNAVAILABLE, "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
-# What answers that are not gRPC's mean, as gRPC defines it.
+# HTTP statuses without a gRPC status, and their meaning as gRPC defines it.
 _OF_HTTP = {
     "400": INTERNAL, "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED",
     "429": UNAVAILABLE, "502": UNAVAILABLE, "503": UNAVAILABLE, "504": UNAVAILABLE,
@@ -55,7 +54,7 @@ class GrpcError(Exception):
 
 
 class _Refused(GrpcError):
-    """The server has not looked at the call: just then it has as many as it takes."""
+    """The server has not processed the call, because it has as many calls as it allows."""
 
 
 class GrpcChannel:
@@ -216,7 +215,7 @@ class _Stream:
         self.fail(_OF_RESETS.get(code, INTERNAL), f"the server has ended the call: {name}")
 
     def fail(self, code: str, details: str) -> None:
-        """What has come before is read first."""
+        """Messages that arrived before are still read first."""
         if self._error is None:
             self._error = GrpcError(code, details)
         self.is_failed = True
@@ -268,7 +267,7 @@ class _Wire(asyncio.Protocol):
         return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
 
     def release(self, stream: _Stream) -> None:
-        """Nobody waits for the call any more. If the server has not ended it, it is told to."""
+        """Forgets a call that no caller waits for. If the server has not ended the call, the stream is reset."""
         self._streams.pop(stream.number, None)
         self._released.set()
         if self.is_open and (stream.unsent or not stream.is_ended):
@@ -334,12 +333,12 @@ class _Wire(asyncio.Protocol):
             stream.reset(event.error_code)
 
     def _waiting(self, number: int) -> _Stream | None:
-        """The call, if somebody still waits for it."""
+        """The call, if a caller still waits for it."""
         stream = self._streams.get(number)
         return None if stream is None or stream.is_failed else stream
 
     def _send(self, stream: _Stream) -> None:
-        """As much of the request as the server wants to have."""
+        """Sends as much of the request as the server's flow control allows."""
         while stream.unsent and not stream.is_failed:
             room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
             if room <= 0:

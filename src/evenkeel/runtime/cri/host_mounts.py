@@ -34,8 +34,8 @@ def bind_parts(
     runtime finds them (`paths.sub_path`). `places` are those of hostPath volumes. Returns the paths of the host that
     were mounted, without symlinks. Raises VolumeRefused.
 
-    A runtime would follow symlinks in the volume. What is mounted here was opened without leaving the volume.
-    """
+    A runtime would follow symlinks in the volume. Here each part is opened without leaving the volume, and then
+    mounted."""
     uid = pod.metadata.uid
     by_name = {volume.name: volume for volume in pod.spec.volumes}
     mounted = {}
@@ -108,7 +108,7 @@ def _bind(place: HostPlace, sub_path: str, point: str, *, must_exist: bool) -> s
 
 
 def _unmount(uid: str, container: str, paths: StatePaths) -> None:
-    """Unmounts what earlier attempts of the container had. They have ended."""
+    """Removes the mounts of earlier attempts of the container. These attempts have ended."""
     directory = os.path.dirname(paths.sub_path(uid, container, 0, 0))
     for name in names_in(directory):
         if name.startswith(f"{container}."):

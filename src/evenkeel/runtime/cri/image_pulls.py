@@ -34,7 +34,7 @@ _ACCESS = "image-access.json"  # in the state directory
 
 
 class ImagePulls:
-    """`record` takes what happens to an image, for the events of the pod. `in_thread` runs a blocking function."""
+    """`record` gets each event of a pull, for the events of the pod. `in_thread` runs a blocking function."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ImagePulls:
     async def _granted(self, reference: str, credential: Credential | None, known: Credentials) -> None:
         before = self._access.get(reference)
         if before is None and (credential is None or credential not in known.of_pod):
-            return  # it is for all, and was before
+            return  # every pod may use it, and could before
         after = (before or first_access(credential, known)).with_accepted(credential, known)
         self._access[reference] = after
         value = {name: list(access) for name, access in self._access.items() if access != FOR_ALL}

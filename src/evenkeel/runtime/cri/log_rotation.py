@@ -125,9 +125,9 @@ def fit_rotated(newest: str, log: str, limits: LogLimits) -> None:
 
 
 def shorten_log(path: str, max_bytes: int) -> None:
-    """Leaves the last `max_bytes` of a log to which nobody writes any more, from the beginning of an entry on. An entry
-    says that something is missing."""
-    # One name for all: what an agent leaves that is killed now is replaced the next time.
+    """Leaves the last `max_bytes` of a log to which no process writes any more, from the beginning of an entry on. An
+    entry says that something is missing."""
+    # The temporary file has a fixed name: if the agent is killed now, the next shortening replaces it.
     short = os.path.join(os.path.dirname(path), _SHORT)
     with suppress(OSError):
         try:

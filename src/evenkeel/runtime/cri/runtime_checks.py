@@ -1,7 +1,6 @@
 """The checks of `evenkeel doctor` for a container runtime: its answer, and settings that would break a guarantee.
 
-The libraries by which a runtime is spoken to may not be installed, so they are imported when one is asked.
-"""
+The libraries for CRI may not be installed, so they are imported only when a runtime is asked."""
 
 import asyncio
 

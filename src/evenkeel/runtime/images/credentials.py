@@ -1,14 +1,14 @@
 """Credentials for registries: from a pod's imagePullSecrets, from the files of this machine, and from the credential
-helpers that these name. And which pods may use an image that was pulled with them.
+helpers that these name. Also decides which pods may use an image that was pulled with a credential.
 
 All have Docker's format, and the rules of kubelet decide which entry is for which image. A secret is never part of a
 message, a log or a command line: `Credential` does not show it. The machine's files are read for each pull, so a
-`docker login` has an effect at once. Every pod may use what they give access to.
+`docker login` has an effect at once. Every pod may use an image to which these files give access.
 
-An image that a pod pulled with a password of its own is for pods with a password that the registry has accepted for it
-(kubelet's imagePullCredentialsVerificationPolicy). Otherwise a pod could run another one's private images by their
-name. An image that the machine could pull for everybody, or that was put there by hand, is for all.
-"""
+If an image was pulled with a pod's own password, only pods with a password that the registry has accepted for this
+image may use it (kubelet's imagePullCredentialsVerificationPolicy). Otherwise a pod could run another one's private
+images by their name. All pods may use an image that was pulled with the machine's credentials or without any, or that
+was put there by hand."""
 
 import base64
 import binascii

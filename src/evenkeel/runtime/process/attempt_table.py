@@ -1,9 +1,8 @@
 """The table of attempts that the agent knows: each attempt that runs, or that has ended and was not forgotten. And how
 attempts end.
 
-An attempt is asked to end, or killed, and each exit is recorded once. A stop needs no supervisor. It may hang, and a
-container must end all the same.
-"""
+An attempt is asked to end, or killed, and each exit is recorded once. A stop does not need the supervisor: the
+supervisor may hang, and a container must end all the same."""
 
 import asyncio
 import signal
@@ -112,7 +111,7 @@ def listed(message: Message) -> Listed | None:
 
 class AttemptEnds:
     """`starting` are the attempts whose start is not answered yet: their exits are recorded after the answer. `kill`
-    kills a cgroup, `record` takes events, and `run_task` runs what nobody waits for."""
+    kills a cgroup, `record` takes events, and `run_task` runs work that no caller waits for."""
 
     def __init__(
         self,

@@ -108,7 +108,7 @@ class ContainerImages:
         self._store.remove_unused(process_images.images_in_use(self._paths), self._of_machine.remove_unused)
 
     def _is_in_the_way(self) -> bool:
-        """Whether a removal would be: beside a start, or another removal."""
+        """Whether a removal cannot begin now, because a start or another removal is under way."""
         return bool({*self._starting()} - self._pulls.awaited) or self._removing is not None
 
     async def _run(self, remove: Callable[[], None]) -> None:

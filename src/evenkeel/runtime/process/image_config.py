@@ -31,7 +31,7 @@ class Manifest(NamedTuple):
 
 
 class ImageConfig(NamedTuple):
-    """What the image says of its containers. A manifest of a pod may say otherwise."""
+    """The image's defaults for its containers. The pod's manifest may replace them."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()

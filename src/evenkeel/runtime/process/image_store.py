@@ -5,9 +5,8 @@
     images/references/<hash>.json     a name, and the image that it led to when it was last pulled
     images/.pulling-…/                a pull under way
 
-Each thing is made beside its place and renamed at the end, so what has its final name is whole. A pull that was
-interrupted leaves only a staging directory, which the next agent removes.
-"""
+Each file and directory is made under a temporary name and renamed at the end. So whatever has its final name is
+complete. A pull that was interrupted leaves only a staging directory, which the next agent removes."""
 
 import hashlib
 import os
@@ -191,7 +190,7 @@ class ImageStore:
                 os.link(_blob(staging, digest), f"{self._blobs}/{_hexadecimal(digest)}")
 
     def _opened(self, staging: str, digest: str) -> IO[bytes]:
-        """Opens a blob. From now on it is ours, and the process that pulled it has ended."""
+        """Opens a blob, and makes root its owner. The process that pulled it has ended."""
         descriptor = os.open(
             _blob(staging, digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         )
@@ -210,7 +209,8 @@ class ImageStore:
     # Removing
 
     def remove_unused(self, used: frozenset[str], remove_roots: Callable[[frozenset[str]], None]) -> None:
-        """Forgets the names of images whose root filesystem is not in `used`, and removes what has no name then.
+        """Forgets the names of images whose root filesystem is not in `used`, and removes the files that no name leads
+        to any more.
 
         `remove_roots` removes all root filesystems but the given ones.
         """

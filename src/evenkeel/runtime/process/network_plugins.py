@@ -70,7 +70,7 @@ class NetworkPlugins:
         return result or {}
 
     def delete(self, uid: str, joined: Joined) -> None:
-        """Calls the plugins in the reverse order, all of them: each gives back something of its own. Raises
+        """Calls the plugins in the reverse order, all of them: each releases resources of its own. Raises
         NetworkRefused if one refused."""
         refused: list[NetworkRefused] = []
         for plugin in reversed(joined.network["plugins"]):
@@ -122,7 +122,7 @@ class NetworkPlugins:
 
 
 def subnet_of(joined: Joined) -> ipaddress.IPv4Network:
-    """Returns the network that the plugins were asked to give the pod an address of."""
+    """Returns the network from which the plugins had to give the pod an address."""
     return ipaddress.IPv4Network(joined.network["plugins"][0]["ipam"]["ranges"][0][0]["subnet"])
 
 
@@ -160,11 +160,11 @@ def _parsed(answer: bytes) -> dict[str, Any]:
 
 
 class _Unbounded(Exception):
-    """A program takes too long, or says too much."""
+    """A program takes too long, or its output is too long."""
 
 
 def _run(path: str, given: bytes, environment: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
-    """Runs a program. Returns its exit status and what it said to stdout and stderr. Its process group ends with it."""
+    """Runs a program. Returns its exit status, stdout and stderr. Its process group ends with it."""
     deadline = time.monotonic() + seconds
     with open(os.memfd_create("cni"), "wb+", buffering=0) as config:
         config.write(given)
@@ -201,7 +201,7 @@ def _run(path: str, given: bytes, environment: Mapping[str, str], seconds: float
                     if len(text) > _MOST_BYTES:
                         raise _Unbounded(f"said more than {_MOST_BYTES >> 20} MiB")
         finally:
-            with suppress(ProcessLookupError):  # it was not waited for, so no other group can have its number
+            with suppress(ProcessLookupError):  # not reaped yet, so no other group has its number
                 os.killpg(process.pid, signal.SIGKILL)
             status = process.wait()
         out, err = said.values()

@@ -1,7 +1,7 @@
-"""Writes what the supervisor needs for a start into the attempt's directory: the plan, and the container's own files.
+"""Writes the files that the supervisor needs for a start into the attempt's directory: the plan, and the container's
+own files.
 
-Values of Secrets never reach the disk: the part of a plan that may have some is written to memory.
-"""
+Values of Secrets never reach the disk: the part of a plan that may contain them is written to memory."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial

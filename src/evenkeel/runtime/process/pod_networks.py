@@ -1,9 +1,9 @@
 """Networks of pods that have one of their own (`hostNetwork: false`): a network namespace for each pod, joined to the
 host by a bridge.
 
-The CNI plugins of the field do the work (Debian: containernetworking-plugins), called by `network_plugins`: `bridge`
-and `host-local` make the interface and its address, `portmap` forwards the pod's host ports. A pod's namespace is a
-mount below the memory directory of the pod, so it outlives agent and supervisor, and it is gone after a reboot.
+The usual CNI plugins do the work (Debian: containernetworking-plugins), called by `network_plugins`: `bridge` and
+`host-local` make the interface and its address, `portmap` forwards the pod's host ports. A pod's namespace is a mount
+below the memory directory of the pod, so it outlives agent and supervisor, and it is gone after a reboot.
 
 All functions block, except `refusal` and `addresses`.
 """
@@ -163,7 +163,8 @@ class PodNetworks:
         return {"cniVersion": _VERSION, "name": _NAME, "plugins": [bridge, portmap]}
 
     def _subnet(self) -> ipaddress.IPv4Network:
-        """Returns the subnet of all pods. The choice is kept, so pods of one agent never meet another's."""
+        """Returns the subnet of all pods. The choice is kept, so that pods of two agents never have the same
+        addresses."""
         if self._cidr is not None:
             return self._cidr
         kept = read_json(self._directory, _SUBNET)

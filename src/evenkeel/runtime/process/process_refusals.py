@@ -72,7 +72,7 @@ def refusals(pod: Pod, powers: Powers) -> Iterator[Refusal]:
 
 
 def _container_problems(pod: Pod, container: Container, powers: Powers) -> Iterator[str]:
-    """Each begins with what follows the field of the container."""
+    """Every problem of a container. Each text is appended to the field of the container."""
     if wrong := process_images.refusal(container.image):
         yield f".image: {wrong}"
     elif not container.command and not is_of_registry(container.image):

@@ -1,9 +1,8 @@
 """Commands and sessions of the process runtime. The supervisor runs a command to its end, or hands over the streams of
 a command or of a container.
 
-If the supervisor is gone, the end of a command cannot be known any more. The command is then killed, as its parent is
-gone, and so are its children. A container runs on, and its sessions end.
-"""
+If the supervisor is gone, the end of a command cannot be known any more. The command and its children are then killed,
+as their parent is gone. A container runs on, and its sessions end."""
 
 import asyncio
 import itertools
@@ -27,7 +26,7 @@ from evenkeel.runtime.sessions import BaseSession, Session, SessionEnd, SessionR
 
 _OPEN, _ATTACH = "open", "attach"
 _HANG_UP, _DETACH = "hang_up", "detach"
-_LEAVE = {_OPEN: _HANG_UP, _ATTACH: _DETACH}  # by the request that opened the session: the one that leaves it
+_LEAVE = {_OPEN: _HANG_UP, _ATTACH: _DETACH}  # the opening request: the request that ends it
 _ANSWER_SECONDS = 30.0
 _EXECUTION_SLACK_SECONDS = 10.0
 # A terminal passes its last bytes on a moment after the command has ended.
@@ -41,7 +40,7 @@ Ask = Callable[..., Awaitable[None]]  # asks the supervisor to do something with
 
 
 class _Opened(Protocol):
-    """A session as the supervisor's messages are about it."""
+    """A session, for messages of the supervisor about it."""
 
     def take(self, descriptors: list[int], wanted: Streams) -> None: ...
 
@@ -125,7 +124,7 @@ class AttachedSession(BaseSession):
             self.stderr = next(left)
 
     def began(self, pid: int) -> None:
-        """No process begins with it."""
+        """Does nothing: no process is started for it."""
 
     def lost(self) -> None:
         self.finished(_LOST_CONTAINER)
@@ -215,7 +214,7 @@ class ProcessSessions:
         except BaseException as error:
             self._open.pop(number, None)
             if leave is not None:
-                # Nobody waits for the answer, and the supervisor may open the session all the same.
+                # The caller no longer waits for the answer, but the supervisor may still open the session.
                 leaving = asyncio.ensure_future(leave(_LEAVE[todo]))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)

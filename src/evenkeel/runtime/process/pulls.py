@@ -42,7 +42,7 @@ class _Running:
 
 
 class Pulls:
-    """`record` takes what happens to a pull, for the events of the pod. `in_thread` runs a blocking function."""
+    """`record` gets each event of a pull, for the events of the pod. `in_thread` runs a blocking function."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Pulls:
         finally:
             running.waiting -= 1
             if not running.waiting:
-                running.task.cancel()  # nobody needs it any more
+                running.task.cancel()  # no start waits for it any more
                 with contextlib.suppress(asyncio.CancelledError, EvenkeelError, OSError):
                     await running.task
 
@@ -238,7 +238,8 @@ class Pulls:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Waits for work in a thread also if the waiting is cancelled: nothing else may touch its files meanwhile."""
+    """Waits until work in a thread has ended, even if the caller is cancelled: meanwhile nothing else may touch its
+    files."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

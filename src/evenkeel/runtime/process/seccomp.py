@@ -101,11 +101,12 @@ _PERSONALITIES = (
 )  # Linux, with and without 32-bit addresses; and the query for the present one
 
 # Arguments that the kernel takes as 32 bits: a filter sees 64, and a program may put anything into the others. So only
-# the lower half is compared. Each pair is a mask and what is left of an allowed value under it.
+# the lower half is compared. Each pair is a mask, and the value of the masked argument that is allowed.
 _LOWER_HALF = 0xFFFF_FFFF
-_AF_ALG, _AF_VSOCK = 38, 40  # the kernel's own cipher code; the host of a virtual machine
+_AF_ALG, _AF_VSOCK = 38, 40  # AF_ALG: the kernel's own cipher code; AF_VSOCK: the host of a virtual machine
 _SOCKETS = ((~0x1F, 0), (~0x3, 32), (~0x1, 36), (~0, 39), (~0, 41), (~0x1, 42), (~0x3, 44))
-# A lease lets everybody wait who opens the file, and needs no right to write: on a file of the host, the host.
+# A lease makes every process wait that opens the file, and it needs no right to write. A lease on a file of the host
+# would block the host.
 _SET_LEASE = 1024
 _LEASE = syscalls.mask("lease")
 _FILE_COMMANDS = ((~0x3F, 0), (~0, 1025), (~0x1, 1026), (~0x3, 1028), (~0x7, 1032))

@@ -24,7 +24,7 @@ LAYOUT = "layout"  # in the staging directory: the OCI layout
 BLOBS = "blobs"  # in the staging directory: the blobs that the layout names, by digest
 _CHILD = "evenkeel.runtime.process.pull_child"
 _POLICIES = ("/etc/containers/policy.json",)
-# Variables of the agent that skopeo needs too: proxies, and where the certificates of registries are signed.
+# Variables of the agent that skopeo needs too: proxies, and the certificate authorities of registries.
 _KEPT_VARIABLES = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
     "CONTAINERS_REGISTRIES_CONF",
@@ -203,7 +203,7 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def _failure(image: ImageReference, errors: str) -> PullFailed:
-    """Makes a sentence of what skopeo says."""
+    """Turns skopeo's error output into a sentence."""
     found = _SAID.findall(errors)
     said = (
         found[-1] if found else errors.strip().splitlines()[-1] if errors.strip() else "it does not say why"

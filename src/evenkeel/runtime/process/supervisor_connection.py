@@ -24,7 +24,7 @@ from evenkeel.runtime.process.supervisor_protocol import (
 )
 from evenkeel.runtime.procfs import start_ticks
 
-DESCRIPTORS = "descriptors"  # in an answer: the descriptors that came with it; whoever gets it closes them
+DESCRIPTORS = "descriptors"  # in an answer: the descriptors that came with it; the receiver closes them
 _HELLO_SECONDS = 15.0  # for a supervisor that runs
 _STARTED_SECONDS = 60.0  # for a supervisor that was just started, on a busy machine
 _GONE_SECONDS = 5.0  # after the kill: if it is still there, it waits for a device and holds its lock

@@ -217,8 +217,7 @@ class Unpacking:
 def _relative(name: str) -> str:
     """Returns an entry's path below the root.
 
-    Raises ValueError for a path with `..`: no archive has one by accident.
-    """
+    Raises ValueError for a path with `..`: a sound archive has none."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ValueError(f"{name[:200]!r} in it leads out of it")

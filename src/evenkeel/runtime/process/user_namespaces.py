@@ -1,11 +1,11 @@
 """The user namespaces of pods that ask for one (`hostUsers: false`).
 
 All containers of a pod share it. It is a mount below the memory directory of the pod, so it outlives agent and
-supervisor, and it is gone after a reboot. A namespace of users can only be entered by a process with one thread. So a
-small program of util-linux is in it for a moment, while it is mounted.
+supervisor, and it is gone after a reboot. Only a process with one thread can enter a user namespace. So a small program
+of util-linux is in it for a moment, while it is mounted.
 
-The pod's own root makes the namespace. To the kernel's quotas of a user (inotify, namespaces, and others) all that is
-made inside counts as its maker's too: if that were root of the host, a pod could use up root's.
+The pod's own root makes the namespace. The kernel charges everything that is made inside to the quotas of the user that
+made the namespace (inotify, namespaces, and others). If that were root of the host, a pod could use up root's quotas.
 
 All functions block, except `path`.
 """
@@ -22,7 +22,7 @@ from evenkeel.runtime.environment import SYSTEM_PATH
 from evenkeel.runtime.id_ranges import LENGTH, IdRanges
 from evenkeel.runtime.paths import StatePaths
 
-_ECHO = "cat"  # it says what it is told, and so that it is there
+_ECHO = "cat"  # it echoes its input, which shows that it is inside the namespace
 _SECONDS = 10.0
 
 
@@ -59,7 +59,7 @@ class UserNamespaces:
 
 
 def _make(path: str, first: int) -> None:
-    # The machine may let only those make one who have this capability.
+    # On some machines only a process with this capability may make a user namespace.
     capability = ("--inh-caps=+sys_admin", "--ambient-caps=+sys_admin")
     user = (f"--reuid={first}", f"--regid={first}", "--clear-groups")
     with inhabitant("setpriv", *user, *capability, "unshare", "--user") as pid:

@@ -72,7 +72,7 @@ class OutputCopy:
             self._end("")
 
     def close(self) -> None:
-        """Drops the copy. Nobody is told."""
+        """Drops the copy, without a message."""
         if self._overdue is not None:
             self._overdue.cancel()
         self._pending.clear()

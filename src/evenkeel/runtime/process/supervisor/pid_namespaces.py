@@ -75,7 +75,7 @@ class PidNamespaces:
             os.unlink(f"{self._paths.pod(uid)}/{_HOLDER}")
 
     def _holder(self, uid: str) -> ProcessFile | None:
-        """Returns the holder that lives."""
+        """Returns the pod's holder; None if none is alive."""
         holder = self._holders.get(uid) or process_from(read_json(self._paths.pod(uid), _HOLDER) or {})
         # Its cgroup is not compared: it may not be there yet.
         if holder is None or not is_alive(holder.pid, holder.ticks):

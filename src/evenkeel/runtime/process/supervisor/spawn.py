@@ -101,8 +101,8 @@ def _become(start: Start) -> None:
 
 
 def hide_memory() -> None:
-    """Lets nobody look into this process. Its memory is a copy of the supervisor's, and other containers may see it
-    already: those of the pod, if they share its processes, and those with hostPID.
+    """Keeps other processes from inspecting this process. Its memory is a copy of the supervisor's, and other
+    containers may see it already: those of the pod, if they share its processes, and those with hostPID.
 
     Without root, such containers cannot be had, and this process could not write to its own files in /proc any more.
     """

@@ -2,7 +2,7 @@
 
 The namespace is made before (`process.user_namespaces`). The container's own process makes the container's filesystem
 as the host's root, and enters the namespace afterwards. So all mounts, and all other namespaces but the network, belong
-to the host, and nobody in the container has any right over them.
+to the host, and no process in the container has any right over them.
 
 Files of the pod keep their owners on disk. An idmapped mount shows them in the container: what belongs to user N on
 disk belongs to user N of the namespace. So the same files can be shared by pods with other namespaces, or with none.
