@@ -104,8 +104,8 @@ class Client:
         content_type: str = _JSON,
         timeout_seconds: float = _REQUEST_SECONDS,
     ) -> Json:
-        """One request. If the server says that it is asked too much, it is asked again after the time that it
-        names."""
+        """One request. If the server answers "too many requests", the request is repeated after the time that the
+        server names."""
         content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         for _ in range(_MOST_WAITS):
             try:
@@ -164,8 +164,8 @@ class Client:
                 body = await connection.body(timeout_seconds)
             except BaseException as error:
                 await connection.close()
-                # The server may close an idle connection at any moment. What the node sends is named or has
-                # preconditions, so that sending it twice does no harm.
+                # The server may close an idle connection at any moment. Every request of the node names its object or
+                # has preconditions, so sending it twice does no harm.
                 if is_used and isinstance(error, Unreachable) and not connection.has_answered:
                     continue
                 raise
@@ -210,7 +210,8 @@ class Client:
 
 
 def metadata_of(value: Json) -> Json:
-    """Of an object that the API server has sent. Raises Unreachable: something else may answer in its place."""
+    """The metadata of an object that the API server has sent. Raises Unreachable if it has none: something other than
+    an API server may have answered."""
     metadata = value.get("metadata")
     if not isinstance(metadata, dict):
         raise Unreachable("the API server's answer is no object of Kubernetes: it has no metadata")
@@ -244,7 +245,7 @@ def _error(code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
 
 
 def _bounded(seconds: float) -> float:
-    """A time to wait that the server asks for; at least none, and never for good."""
+    """The time that the server asks the node to wait, within bounds."""
     return max(0.0, min(_LONGEST_WAIT_SECONDS, seconds))  # in this order, so that NaN becomes the longest
 
 

@@ -64,7 +64,7 @@ class Credentials:
         return self._pair
 
     async def identity(self) -> Identity:
-        """The identity of now. Raises EvenkeelError."""
+        """The present identity. Raises EvenkeelError."""
         if self.config.plugin is not None:
             return await self._from_plugin(self.config.plugin)
         if self._stamp != (stamp := self._stamps()):
@@ -140,7 +140,7 @@ class Credentials:
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """All that comes until its end; of too much only the beginning, which is no JSON then."""
+    """Reads the output to its end. Of too long an output only the beginning is returned, which is no valid JSON."""
     printed = bytearray()
     while part := await stream.read(_READ_BYTES):
         printed += part[: _LARGEST_BYTES - len(printed)]
@@ -148,7 +148,7 @@ async def _all_of(stream: asyncio.StreamReader) -> bytes:
 
 
 def _read_answer(printed: bytes, what: str) -> _PluginAnswer:
-    """Nothing of the answer is in a message."""
+    """Reads the plugin's answer. No error message contains a part of it."""
     try:
         value = json.loads(printed)
         group, status = str(value["apiVersion"]).partition("/")[0], value["status"]

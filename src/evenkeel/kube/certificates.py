@@ -18,7 +18,8 @@ from evenkeel.named_tuples import NamedTuple
 NODES_GROUP, NODE_USER_PREFIX = "system:nodes", "system:node:"
 _OPENSSL_SECONDS = 30.0
 _SELF_SIGNED_DAYS = 365
-# Of the life of a certificate, as kubelet does it: not all nodes of a cluster at the same moment.
+# The part of a certificate's life after which it is renewed, as in kubelet. It differs, so that not all nodes renew at
+# the same moment.
 _RENEW_EARLIEST, _RENEW_LATEST = 0.7, 0.9
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----[^-]+-----END \1-----\n?")
 _NAMES = "X509v3 Subject Alternative Name:"
@@ -26,7 +27,7 @@ _CERTIFICATE, _PUBLIC_KEY = "CERTIFICATE", "PUBLIC KEY"
 
 
 class Certificate(NamedTuple):
-    """What a certificate says. Times are seconds since the epoch."""
+    """The fields of a certificate. Times are seconds since the epoch."""
 
     not_before: float
     not_after: float
@@ -38,15 +39,15 @@ class Certificate(NamedTuple):
 
     @property
     def renew_at(self) -> float:
-        """When to ask for the next one: at 70 to 90 % of its life. Where between is drawn from its key, so that a
-        restart of the agent does not draw again."""
+        """When to ask for the next one: at 70 to 90 % of its life. The exact point is computed from its key, so a
+        restart of the agent does not change it."""
         draw = int.from_bytes(hashlib.sha256(self.public_key).digest()[:4], "big") / 2**32
         life = self.not_after - self.not_before
         return self.not_before + life * (_RENEW_EARLIEST + (_RENEW_LATEST - _RENEW_EARLIEST) * draw)
 
     @property
     def node_name(self) -> str:
-        """The node that it makes its owner; empty if none."""
+        """The name of the node that the certificate identifies; empty if it identifies none."""
         is_node = NODES_GROUP in self.organizations and self.common_name.startswith(NODE_USER_PREFIX)
         return self.common_name.removeprefix(NODE_USER_PREFIX) if is_node else ""
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME = 253
-_DELIVERY_SECONDS = 10.0  # what the API server has to hear the last news
-_KILL_SECONDS = 10.0  # what the runtime has after the grace period of the last pod
+_DELIVERY_SECONDS = 10.0  # how long the last reports to the API server may take
+_KILL_SECONDS = 10.0  # how long a kill may take after the grace period of the last pod
 
 
 class ClusterFlags(NamedTuple):
@@ -52,7 +52,7 @@ class ClusterFlags(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """What the flags say, checked. `client_certificate` is None if another program renews it."""
+    """The flags after their check. `client_certificate` is None if another program renews it."""
 
     credentials: Credentials
     node_name: str
@@ -171,8 +171,8 @@ class ClusterMember:
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def shut_down(self) -> None:
-        """Ends the pods of the cluster because the node is shut down. The cluster hears of that at once, and of the end
-        of each pod. While the API server is away that is not waited for: the next agent tells it."""
+        """Ends the pods of the cluster because the node is shut down. The shutdown and the end of each pod are reported
+        to the cluster at once. If the API server is away, nothing waits for it: the next agent reports them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_DELIVERY_SECONDS):
                 await self._node.shut_down("the node is being shut down")

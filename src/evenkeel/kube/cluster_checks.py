@@ -1,8 +1,8 @@
-"""Doctor's checks of a node of a cluster: whether the API server is reached, knows the node, and is of a fitting age.
+"""Doctor's checks of a node of a cluster: whether the API server can be reached, knows the node, and has a version that
+fits.
 
-What is seen is read at once (`inspect_cluster`). The checks are functions of that, so that they can be tested for
-clusters that we do not have.
-"""
+`inspect_cluster` reads all facts at once. The checks are functions of these facts, so they can be tested for clusters
+that we do not have."""
 
 import json
 import time
@@ -26,12 +26,12 @@ _SECONDS = 10.0
 _OK, _UNAUTHORIZED, _FORBIDDEN = 200, 401, 403
 # A lease is valid for 40 s, and tokens of pods are not taken before they were made.
 _SKEW_NOTED_SECONDS, _MOST_SKEW_SECONDS = 3.0, 20.0
-_OLDER_MINORS = 3  # a node may be so much older than its API server, and never newer
+_OLDER_MINORS = 3  # minor versions by which a node may be older than its API server; it must never be newer
 _JOIN = "evenkeel join https://HOST:6443 --token-file FILE --ca-cert-hash sha256:HASH"
 
 
 class Asked(NamedTuple):
-    """What the API server says to the node; or `failure`, why it says nothing."""
+    """The API server's answers to the node. `failure` says why there are none."""
 
     failure: str = ""
     skew_seconds: float | None = None  # how far this machine's clock is ahead of the server's
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
 class ClusterFacts(NamedTuple):
     server: str
-    certificate: Certificate | None  # None if the node shows itself by something else
+    certificate: Certificate | None  # None if the node authenticates by other means
     at: float
     asked: Asked
 

@@ -54,7 +54,7 @@ class EventPublisher:
                     await self._publish(event, about)
 
     async def run_own(self) -> None:
-        """Publishes what is no event of the agent, until it is cancelled."""
+        """Publishes events that are not in the agent's journal, until it is cancelled."""
         while True:
             about, event = await self._own.get()
             await self._publish(event._replace(number=-1), about)
@@ -68,7 +68,7 @@ class EventPublisher:
         self._put(about, reason, message)
 
     def rebooted(self, boot_id: str) -> None:
-        """The machine was rebooted since the API server heard of it."""
+        """The machine was rebooted since the last status that the API server has."""
         about = _reference("Node", self._node, self._node, "")
         self._put(about, "Rebooted", f"Node {self._node} has been rebooted, boot id: {boot_id}")
 

@@ -4,10 +4,9 @@ Everything is in one directory that only root can read. Each file is written as 
 is the last one. So a join that was killed at any moment is done again, and finds its request for a certificate.
 
 The cluster's certificate authority is found with the token, as kubeadm does it. The API server shows `cluster-info` to
-everybody, and nobody can trust that by itself. So it is signed with the secret of the token, and the key of the
-authority in it must have the given hash. Then it is asked for again, by a connection that is verified with this
-authority, and must be the same.
-"""
+every client, so it proves nothing by itself. So it is signed with the secret of the token, and the key of the authority
+in it must have the given hash. Then it is asked for again, by a connection that is verified with this authority, and
+must be the same."""
 
 import base64
 import binascii
@@ -92,7 +91,8 @@ async def discovered_authority(server: Kubeconfig, token: BootstrapToken, hash_:
                 f"the certificate authority of {server.server} has the hash {seen}, not {hash_}: this is another"
                 " cluster, or somebody is between"
             )
-    # A machine in the middle could have passed on what it got. Now the server itself must show it.
+    # A machine in the middle could have passed on the real `cluster-info`. So it is fetched again over a verified
+    # connection.
     client = Client(Credentials(server._replace(ca_pem=ca_pem)))
     try:
         second = await client.get(_CLUSTER_INFO)
@@ -177,7 +177,7 @@ def _base64url(content: bytes) -> str:
 
 
 class JoinFlags(NamedTuple):
-    """What is asked for, checked. One of `ca_pem` and `ca_hash` is empty."""
+    """The flags after their check. One of `ca_pem` and `ca_hash` is empty."""
 
     server: Kubeconfig  # without a user and an authority
     token: BootstrapToken
@@ -215,8 +215,8 @@ def authority_from(path: str) -> str:
 
 
 async def join(flags: JoinFlags, state_directory: str, on_asked: Callable[[str], None]) -> Joined:
-    """Joins, or finds that this machine has joined. `on_asked` hears the name of the request for a certificate. Raises
-    EvenkeelError."""
+    """Joins, or finds that this machine has joined. `on_asked` is called with the name of the request for a
+    certificate. Raises EvenkeelError."""
     directory = os.path.join(os.path.abspath(state_directory), DIRECTORY)
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -294,7 +294,7 @@ def _write_kubeconfig(path: str, server: Kubeconfig, ca_pem: str, user: dict[str
 
 @contextmanager
 def _alone(directory: str) -> Iterator[None]:
-    """While no other join runs. Raises EvenkeelError."""
+    """A lock: no other join runs in this context. Raises EvenkeelError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

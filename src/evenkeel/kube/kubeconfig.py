@@ -1,4 +1,4 @@
-"""kubeconfig files: where a cluster's API server is, and how the node shows who it is.
+"""kubeconfig files: where a cluster's API server is, and how the node authenticates.
 
 Keys are never written to a file: OpenSSL reads them from a file in memory. No value of a credential is in a message.
 """

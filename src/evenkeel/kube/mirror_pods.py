@@ -1,8 +1,7 @@
-"""Mirror pods: what the cluster sees of the pods that were handed in on this machine.
+"""Mirror pods: objects in the cluster for the pods that were applied on this machine itself.
 
 The machine has the pod, and the mirror only shows it: with its requests, so that the scheduler knows what is taken, and
-with its status. A mirror that somebody deletes is made again. It leaves when its pod has left.
-"""
+with its status. A mirror that a user deletes is made again. It is removed when its pod is gone."""
 
 import hashlib
 import json
@@ -36,11 +35,12 @@ log = logging.getLogger(__name__)
 _INVALID = 422
 _LONGEST_NAME = 253
 _PREFIX = "kubernetes.io/config."
-# A mirror must not name objects of the cluster, and those of this machine mean nothing there.
+# Fields that a mirror does not have. It must not refer to objects of the cluster, and objects of this machine mean
+# nothing there.
 _LEFT_OUT = ("priority", "runtimeClassName", "overhead", "serviceAccountName", "imagePullSecrets")
 _SHOWN_VOLUMES = ("emptyDir", "hostPath")
 _SYSTEM_CLASSES = ("system-node-critical", "system-cluster-critical")  # those that every cluster has
-_STAYS = {"operator": "Exists", "effect": "NoExecute"}  # no taint ends what the cluster did not start
+_STAYS = {"operator": "Exists", "effect": "NoExecute"}  # no taint ends a pod of this machine
 
 
 class LocalPods(Protocol):
@@ -60,7 +60,7 @@ class MirrorPods:
         node_uid: Callable[[], str],
         addresses: tuple[str, str],
     ) -> None:
-        """`addresses` are the node's and how the agent knows this machine."""
+        """`addresses` are the node's address in the cluster, and the agent's address of this machine."""
         self._client = client
         self._local = local
         self._cluster_pods = cluster_pods
@@ -172,7 +172,7 @@ class MirrorPods:
         except ApiError as error:
             if error.code not in (NOT_FOUND, CONFLICT, _INVALID):
                 raise
-            # It is gone, or the pod has gone a way that the API server refuses: another mirror shows it.
+            # The mirror is gone, or the API server refuses such a change of status: a new mirror is made.
             await self._remove(key, has)
             self._queue.want(key)
             return
@@ -267,7 +267,8 @@ def _mirror_spec(pod: Pod, node_name: str) -> Json:
 
 
 def _is_outdated(has: Json, wanted: Json, pod: Pod) -> bool:
-    """Whether the mirror must be replaced: it shows another pod, somebody has deleted it, or its pod lives again."""
+    """Whether the mirror must be replaced: it shows another pod, it was deleted, or its pod runs again after its
+    end."""
     shown = has["metadata"]["annotations"].get(MIRROR)
     is_back = phase_of(has) in TERMINAL and bool(pod.status.phase) and pod.status.phase not in TERMINAL
     return shown != wanted["metadata"]["annotations"][MIRROR] or is_deleted(has) or is_back

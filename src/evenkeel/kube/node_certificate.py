@@ -44,7 +44,7 @@ _SIGNING_BACKOFF_SECONDS = (0.5, 30.0)
 
 
 class Signer(NamedTuple):
-    """Who signs, and what for."""
+    """A signer of the cluster, and the use of the certificates that it signs."""
 
     name: str
     usages: tuple[str, ...]
@@ -55,7 +55,7 @@ SERVING = Signer("kubernetes.io/kubelet-serving", ("digital signature", "server 
 
 
 class Refused(EvenkeelError):
-    """The request was denied, or could not be signed. The same one will never be."""
+    """The request was denied, or could not be signed. The same request will never be signed."""
 
 
 async def signed_certificate(
@@ -65,9 +65,9 @@ async def signed_certificate(
     public_key: bytes,
     on_asked: Callable[[str], None],
 ) -> str:
-    """The certificate in PEM, when somebody has approved the request. `on_asked` hears the name of the request. While
-    the API server is away it is asked again. Raises Refused, and ApiError if the API server does not take the
-    request."""
+    """Returns the certificate in PEM when the request has been approved. `on_asked` is called with the name of the
+    request. While the API server is away it is asked again. Raises Refused, and ApiError if the API server does not
+    take the request."""
     name = f"node-csr-{hashlib.sha256(public_key).hexdigest()[:40]}"
     wanted = {
         "apiVersion": "certificates.k8s.io/v1",
@@ -166,7 +166,7 @@ class NodeCertificate:
         return read_certificate(read_text(self.path))
 
     async def renew(self, client: Client, on_asked: Callable[[str], None]) -> Certificate:
-        """Asks the cluster for a new one and waits for it. `on_asked` hears the name of the request. Raises
+        """Asks the cluster for a new one and waits for it. `on_asked` is called with the name of the request. Raises
         EvenkeelError."""
         key, public_key = await asyncio.to_thread(self._pending_key)
         request = await asyncio.to_thread(signing_request, key, self._node_name, self._names)

@@ -1,4 +1,4 @@
-"""The Node object: what a registration and a status say of this machine, and the patch between two statuses."""
+"""The Node object: the registration and the status of this machine, and the patch between two statuses."""
 
 import os
 import platform
@@ -96,7 +96,8 @@ def node_status(
     runtime: Readiness,
     not_ready: str,
 ) -> Json:
-    """The status without the times of its conditions: they are no change. `not_ready` says why the agent is not."""
+    """The status without the times of its conditions, because new times alone are no change. `not_ready` says why the
+    agent is not ready."""
     if runtime.version:  # it may be upgraded meanwhile
         info = {**info, "containerRuntimeVersion": runtime.version}
     status: Json = {
@@ -133,7 +134,7 @@ def with_times(status: Json, before: Json, now: float) -> Json:
 
 
 def has_conditions(before: Json, status: Json) -> bool:
-    """Whether `before`, the status that the API server has, has each condition as `status` has it."""
+    """Whether the conditions in `before`, the status that the API server has, are those of `status`."""
     known = {
         one.get("type"): (one.get("status"), one.get("reason")) for one in before.get("conditions") or ()
     }
@@ -151,7 +152,7 @@ def status_patch(status: Json, before: Json) -> Json:
     for field in ("nodeInfo", "images", "daemonEndpoints", "features", "declaredFeatures"):
         if field in status and before.get(field) != status[field]:
             patch[field] = status[field]
-    # What a kubelet that was here before has said of itself, and is not true of us.
+    # Fields that a kubelet on this machine has set before, and that are wrong for this agent.
     patch |= {field: None for field in _NOT_SAID if field in before and field not in status}
     if before.get("addresses") != status["addresses"]:
         # The type of an address is the key of a merge, though two addresses may have one type.

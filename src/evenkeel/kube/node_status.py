@@ -1,9 +1,8 @@
 """The node in the cluster: its registration, its lease and its status.
 
 The lease says every ten seconds that the node is alive. The status is sent when something has changed here, when others
-have changed it, and every five minutes. A controller changes it when it has not heard of the node for too long. Taints
-are left to the cluster's controllers.
-"""
+have changed it, and every five minutes. A controller changes it when the lease was not renewed for too long. Taints are
+left to the cluster's controllers."""
 
 import asyncio
 import logging
@@ -55,7 +54,7 @@ _LEASES = ("apis", "coordination.k8s.io", "v1", "namespaces", "kube-node-lease",
 
 
 class NodeFront(Protocol):
-    """What the node asks of the agent."""
+    """The part of the agent's interface that the node needs."""
 
     @property
     def runtime(self) -> Readiness: ...
@@ -76,7 +75,7 @@ class ClusterNode:
         on_reboot: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`on_reboot` hears of the boot that the API server does not know yet."""
+        """`on_reboot` is called with a boot that the API server does not know yet."""
         self.is_registered = asyncio.Event()
         self.uid = ""
         self._client = client
@@ -155,7 +154,7 @@ class ClusterNode:
                 await asyncio.sleep(_STATUS_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 no secret
 
     async def shut_down(self, message: str) -> None:
-        """The node is not ready from now on. Tells the API server so, as far as that answers."""
+        """The node is not ready from now on. Reports that to the API server, if it answers."""
         self._shutdown = message
         if self.is_registered.is_set():
             try:

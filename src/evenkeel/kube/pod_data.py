@@ -1,4 +1,4 @@
-"""What the cluster's pods take from the API server: ConfigMaps, Secrets, and tokens of their service accounts.
+"""Data of the cluster's pods: fetches ConfigMaps, Secrets, and tokens of service accounts from the API server.
 
 An object is fetched when the first pod refers to it, and watched until no pod does: a node may read an object only
 while one of its pods refers to it. Right after a pod was bound the API server may not know that yet, so a refusal is
@@ -39,7 +39,7 @@ from evenkeel.named_tuples import NamedTuple
 log = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS = (0.1, 20.0)
-_FIRST_SECONDS = 5.0  # a new pod waits that long for its data, and then starts to say what it lacks
+_FIRST_SECONDS = 5.0  # a new pod waits at most this long for its data; then its status says what it lacks
 _DEFAULT_TOKEN_SECONDS = 3600
 _LONGEST_TOKEN_SECONDS = 86_400.0
 _JITTER_SECONDS = 10.0

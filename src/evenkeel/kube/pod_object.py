@@ -25,7 +25,7 @@ MIRROR = "kubernetes.io/config.mirror"
 _TERMINATION_MESSAGES_BYTES = 12 << 10  # of all containers of a pod
 _REJECTED = "Pod was rejected: "
 LINUX = "linux"
-# What the status of a container has here, and Kubernetes does not know.
+# Fields of a container's status that Kubernetes does not have.
 _OURS = ("memoryQosClass", "cpuQosClass")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 # Fields that the node owns, beside the conditions. They are replaced as a whole.
@@ -122,11 +122,11 @@ def is_mirror(value: Json) -> bool:
 
 def wanted_status(pod: Pod, value: Json, node_address: str, agent_address: str) -> Json:
     """The status to report of a pod that the agent has. `value` is the pod as the API server has it. `agent_address` is
-    how the agent knows this machine."""
+    the agent's address of this machine."""
     status = encode(pod.status)
     assert isinstance(status, dict)
     status.pop("qosClass", None)  # the API server writes it
-    # Never less than was said before: after a restart the agent may know an older generation for a moment.
+    # Never less than was reported before: after a restart the agent may know an older generation for a moment.
     before = (value.get("status") or {}).get("observedGeneration")
     generation = max(pod.metadata.generation or 0, before if isinstance(before, int) else 0)
     if pod.metadata.deletion_timestamp and isinstance(value["metadata"].get("generation"), int):
@@ -200,7 +200,7 @@ def not_honoured_status(value: Json, refused: NotHonoured) -> Json:
 
 
 def ended_status(before: Json) -> Json:
-    """The status of a pod of which nothing is left here, and nothing is known but what the API server has."""
+    """The status of a pod of which nothing is left here. Only the API server still knows it."""
     status: Json = {name: before[name] for name in _OWNED if name in before}
     if before.get("phase") not in TERMINAL:
         status["phase"] = FAILED
@@ -255,7 +255,7 @@ _TEMPORARY = (RESIZE_PENDING, RESIZE_IN_PROGRESS)  # conditions of ours that are
 
 
 def _plain(value: object) -> object:
-    """The value without what is empty: the API server writes some of it, and leaves some of it out."""
+    """The value without empty fields: the API server writes some of them, and leaves others out."""
     if isinstance(value, Mapping):
         found = {name: _plain(item) for name, item in value.items()}
         empty: tuple[object, ...] = (None, "", {}, [])

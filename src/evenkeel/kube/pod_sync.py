@@ -1,9 +1,8 @@
-"""Pods between the API server and the agent: what is to run, and what has become of it.
+"""Synchronizes pods between the API server and the agent.
 
-The API server says what should run, and the agent says what runs. Of each pod only the newest status is delivered.
-Without the API server, statuses wait and pods go on. A pod that was deleted leaves the API server when nothing of it is
-left on this machine.
-"""
+The API server says which pods should run, and the agent reports their status. Of each pod only the newest status is
+delivered. Without the API server, statuses wait and pods go on. A pod that was deleted leaves the API server when
+nothing of it is left on this machine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -69,8 +68,8 @@ class PodSync:
         addresses: tuple[str, str],
         on_refusal: Callable[[Json, NotHonoured], None],
     ) -> None:
-        """`addresses` are the node's and how the agent knows this machine. `on_refusal` hears of a pod that this node
-        cannot run, and why."""
+        """`addresses` are the node's address in the cluster, and the agent's address of this machine. `on_refusal` is
+        called with a pod that this node cannot run, and the reason."""
         self._client = client
         self._pods = pods
         self._changes = changes
@@ -82,7 +81,7 @@ class PodSync:
         self._on_refusal = on_refusal
         self._objects: dict[str, Json] = {}  # by UID: the pods as the API server has them
         self._refused: dict[str, NotHonoured] = {}  # by UID: why this node cannot run the pod
-        # UIDs of pods that the agent has, and of those that have left and whose last status was not heard yet.
+        # UIDs of pods that the agent has, and of removed pods whose last status was not read yet.
         self._here: set[str] = set()
         self._last: dict[str, Pod] = {}  # by UID: the last status of a pod that has left the agent
         self._starting: dict[str, Pod] = {}  # by UID: pods that wait for their data, at their newest
@@ -195,7 +194,7 @@ class PodSync:
                     self._queue.want(uid)
 
     async def delivered(self) -> None:
-        """Waits until the API server has the present status of every pod. What fails meanwhile is not waited for."""
+        """Waits until the API server has the present status of every pod. A delivery that fails is not waited for."""
         for uid in self._objects:
             self._queue.want(uid)
         await self._queue.idle()
@@ -217,7 +216,7 @@ class PodSync:
                 self._here.add(uid)
                 await self._send_status(uid, one)
             elif uid in self._here:
-                return  # it has just left: its last status follows
+                return  # the agent has just removed it: its last status follows
             elif is_deleted(one):
                 await self._remove(uid, one)
             elif uid in self._refused and phase_of(one) not in TERMINAL:
@@ -251,7 +250,7 @@ class PodSync:
         if patch is None:
             return
         after = await self._client.patch(f"{pod_path(one)}/status", patch)
-        if self._objects.get(uid) is one:  # else the watch has said more meanwhile, and says this, too
+        if self._objects.get(uid) is one:  # else the watch has reported a newer state meanwhile
             self._objects[uid] = {**one, "status": after.get("status") or {}}
 
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 ADDED, MODIFIED, DELETED, BOOKMARK, ERROR = "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"
 _INITIAL_END = "k8s.io/initial-events-end"
 _WATCH_SECONDS = (300, 600)
-_SLACK_SECONDS = 60.0  # the server ends a watch; only if it does not, we do
+_SLACK_SECONDS = 60.0  # the server should end a watch before that; if not, we end it
 _BACKOFF_SECONDS = (0.8, 30.0)
 _QUIET_SECONDS = 120.0  # after that long without an error, the back-off begins anew
 _PAGE = 500
@@ -163,8 +163,8 @@ class Watch:
         self._complete(objects)
 
     def _check(self, one: object) -> None:
-        """Raises EvenkeelError if that is no object as handlers rely on it. It is not left out: they would take it for
-        gone."""
+        """Raises EvenkeelError if the object lacks fields that handlers rely on. It cannot be left out, because
+        handlers would take it for deleted."""
         metadata = metadata_of(one) if isinstance(one, dict) else {}
         names = (metadata.get("name"), metadata.get("uid"))
         if not isinstance(one, dict) or not all(isinstance(name, str) and name for name in names):
@@ -180,7 +180,8 @@ class Watch:
 
     @contextmanager
     def _listed_again(self) -> Iterator[None]:
-        """What a handler could not take is listed again: no watch from a later version would say it."""
+        """Lists everything again if a handler could not take an object: no watch from a later version would report
+        it."""
         try:
             yield
         except EvenkeelError:

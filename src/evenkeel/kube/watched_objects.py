@@ -74,7 +74,7 @@ def _variables(name: str, spec: Json) -> list[EnvVar]:
 
 
 class RuntimeClasses:
-    """A handler of the watch of RuntimeClasses. `on_change` hears that there are others."""
+    """A handler of the watch of RuntimeClasses. `on_change` is called when they have changed."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._handlers: dict[str, str] = {}
@@ -92,7 +92,7 @@ class RuntimeClasses:
         self._on_change()
 
     def with_handler(self, pod: Pod) -> Pod | NotHonoured:
-        """The pod with the handler in the place of its class, for that is what the agent knows."""
+        """The pod with the name of the handler instead of its class, because the agent knows handlers only."""
         name = pod.spec.runtime_class_name
         if not name:
             return pod

@@ -1,8 +1,7 @@
 """A queue of keys whose state must be delivered to the API server. Only the newest state of a key is delivered.
 
-One worker at a time has a key, and has it again if it was wanted meanwhile. What failed is tried again, after a wait
-that doubles.
-"""
+One worker at a time has a key. If the key is added again meanwhile, it is delivered once more. A delivery that failed
+is tried again, after a wait that doubles."""
 
 import asyncio
 import logging
@@ -48,7 +47,7 @@ class WorkQueue:
         await asyncio.gather(*(self._work() for _ in range(_WORKERS)))
 
     async def idle(self) -> None:
-        """Waits until nothing is wanted. What failed counts when it is tried again."""
+        """Waits until no key is waiting. A key that failed counts again when it is tried again."""
         await self._idle.wait()
 
     async def _work(self) -> None:
