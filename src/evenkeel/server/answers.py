@@ -1,4 +1,4 @@
-"""Answers that are encoded once for all clients: what is computed from the node snapshot, and pods."""
+"""Answers that are encoded once for all clients: those computed from the node snapshot, and pods."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

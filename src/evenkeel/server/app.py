@@ -32,8 +32,8 @@ async def serve(
     front: Front, state_dir: str, limits: Limits = DEFAULT_LIMITS, endpoint: "TcpEndpoint | None" = None
 ) -> "Server":
     """Answers at STATE/agent.sock, and at the `endpoint` if there is one, until `close`. Raises EvenkeelError if it
-    cannot listen there. An agent that has pods already does not fail for its port: a pod with the host's network may
-    have taken it while there was no agent, and would be rid of the agent for good."""
+    cannot listen there. An agent that already has pods starts even if its port is taken. A pod with the host's network
+    may have taken the port while no agent ran, and must not be able to keep the agent from starting."""
     listening = listen(state_dir)
     server = Server(front, state_dir, limits)
     try:
@@ -65,7 +65,8 @@ class Server:
         self.listener: Listener[TokenCheck] | None = None
 
     def open(self, endpoint: "TcpEndpoint", *, must_open: bool = True) -> None:
-        """Answers over TCP, too. Raises EvenkeelError if it cannot, and it must; else it is tried again."""
+        """Answers over TCP, too. If it cannot listen, it raises EvenkeelError with `must_open`, and else tries again
+        later."""
         try:
             self._open(endpoint)
         except EvenkeelError as error:

@@ -296,7 +296,7 @@ async def _handled(route: Route, request: Request) -> Answer | Stream | Upgrade:
 def _request(head: h11.Request) -> Request:
     path, _, query = head.target.decode("ascii").partition("?")
     given = parse_qsl(query, keep_blank_values=True)  # the length of the head is bounded
-    # The words of a command may be any bytes.
+    # The arguments of a command may be any bytes.
     words_given = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     command = tuple(value for name, value in words_given if name == _COMMAND)
     ports = tuple(value for name, value in given if name == _PORT)

@@ -13,7 +13,7 @@ from evenkeel.named_tuples import NamedTuple
 JSON = "application/json"
 LINES = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
-VIA = "x-evenkeel-via"  # a request with this header came through another door than the Unix socket alone
+VIA = "x-evenkeel-via"  # a request with this header came through a proxy to the Unix socket
 _Item = TypeVar("_Item")
 
 
@@ -86,7 +86,7 @@ class Transport(Protocol):
 
 class Route(NamedTuple):
     """`protocols` are those of a route that answers with an `Upgrade`. Such a route reaches into pods as root. They are
-    spoken over a WebSocket, or over what `transport` makes of the request: it raises Refused."""
+    spoken over a WebSocket, or over the connection that `transport` makes of the request. It raises Refused."""
 
     handle: Callable[[Request], Awaitable["Answer | Stream | Upgrade"]]
     takes_body: bool = False

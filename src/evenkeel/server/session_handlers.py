@@ -65,7 +65,7 @@ class _Place:
     def upgrade(
         self, serve: Callable[[Any], Awaitable[None]], close: Callable[[], Awaitable[None]]
     ) -> Upgrade:
-        """An answer that leaves the place in the end."""
+        """An answer that gives the place back when its connection ends."""
         self.is_kept = True
 
         async def serve_and_leave(socket: object) -> None:

@@ -51,7 +51,7 @@ class Channels(Protocol):
         ...
 
     async def client_gone(self) -> None:
-        """Returns when the client's end of the connection is closed, read or unread."""
+        """Returns when the client has closed its end of the connection, even if data from before is unread."""
         ...
 
     async def close(self, *, is_orderly: bool = True) -> None:
@@ -229,7 +229,7 @@ async def relay_port(
 async def _both(websocket: "WebSocket", connection: socket.socket) -> None:
     is_closed = asyncio.Event()  # the client sends no more
     if websocket.protocol != V5:
-        is_closed.set()  # it could not say so
+        is_closed.set()  # its protocol cannot report that
     outward = asyncio.ensure_future(_from_pod(websocket, connection, is_closed))
     inward = asyncio.ensure_future(_to_pod(websocket, connection, is_closed))
     gone = asyncio.ensure_future(websocket.client_gone())

@@ -1,7 +1,6 @@
 """A TCP port with TLS, on which no client can keep other clients out.
 
-A client that has not shown that it may ask can hold a place only until another client needs it.
-"""
+A client that has not authenticated can hold a place only until another client needs it."""
 
 import asyncio
 import socket
@@ -17,8 +16,8 @@ from evenkeel.server.http import Routes
 
 _BACKLOG = 1024  # the kernel keeps these for us, without a descriptor of ours
 _HANDSHAKE_SECONDS = 5.0
-# A client has this long to show who it is before it may lose its place. Otherwise a crowd that connects again and again
-# would end the handshake of each client that may ask.
+# A client has this long to authenticate before it may lose its place. Otherwise many clients that connect again and
+# again would end the handshakes of clients that may ask.
 _LEAST_SECONDS = 1.0
 FIRST_REQUEST_SECONDS = 5.0  # from the handshake to the first request
 
@@ -26,7 +25,7 @@ FIRST_REQUEST_SECONDS = 5.0  # from the handshake to the first request
 class Check(Routes, Protocol):
     """The routes as one connection sees them."""
 
-    is_passed: bool  # the client has shown on this connection that it may ask
+    is_passed: bool  # the client has authenticated on this connection
 
 
 OneCheck = TypeVar("OneCheck", bound=Check)
@@ -40,7 +39,7 @@ class Place(NamedTuple):
     port: int
     flag: str
     most_open: int = 128  # connections, handshakes included
-    most_unchecked: int = 64  # so that clients who may ask always find a place
+    most_unchecked: int = 64  # so that clients that may ask always find a place
 
 
 class _Guest(Generic[OneCheck]):
@@ -63,7 +62,7 @@ class _Guest(Generic[OneCheck]):
 
 class Listener(Generic[OneCheck]):
     """Accepts connections, and waits for no handshake. When all places are taken, a connection that has not passed its
-    check loses its place to the next one after a second; one that has keeps it. A connection on which the client says
+    check loses its place to the next one after a second; one that has keeps it. A connection on which the client sends
     nothing takes no place at all."""
 
     def __init__(

@@ -1,4 +1,5 @@
-"""A WebSocket on a connection that began as HTTP. While nobody reads, the client's end is still noticed."""
+"""A WebSocket on a connection that began as HTTP. It is noticed when the client closes the connection, even while
+nothing is read."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from evenkeel.server.http import Refused
 
 
 class WebSocket:
-    """`protocol` is the one that was agreed on; empty if the client named none, and may do that."""
+    """`protocol` is the one that was agreed on; empty if the client may name none and did so."""
 
     def __init__(self, head: h11.Request, protocols: tuple[str, ...]) -> None:
         """Reads the request. Raises Refused if it does not ask for a WebSocket with one of these protocols."""
@@ -73,7 +74,7 @@ class WebSocket:
             return
 
     async def client_gone(self) -> None:
-        """Returns when the client's end of the connection is closed, read or unread."""
+        """Returns when the client has closed its end of the connection, even if data from before is unread."""
         assert self._writer is not None
         await hung_up(self._writer.get_extra_info("socket").fileno())
 

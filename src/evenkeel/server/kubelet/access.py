@@ -1,9 +1,8 @@
 """Authentication and authorization of clients of the node's server. The cluster decides both.
 
 A client shows a certificate of the cluster's client authority (its common name is the user, its organizations are the
-groups), or a bearer token, of which the API server is asked (TokenReview). What a user may do the API server is asked
-as well (SubjectAccessReview). Answers are kept for a while. No token is kept or logged.
-"""
+groups), or a bearer token, which the API server checks (TokenReview). The API server also decides what a user may do
+(SubjectAccessReview). Answers are kept for a while. No token is kept or logged."""
 
 import asyncio
 import hashlib
@@ -39,7 +38,8 @@ _VERBS = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-# Part of a path, and what of the node it is (kubelet's fine-grained ones first): one of them is enough.
+# The first word of a path, and the node's subresources for it (kubelet's fine-grained ones first). The right to one of
+# them is enough.
 _SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
     "stats": ("stats",),
     "metrics": ("metrics",),
@@ -171,15 +171,15 @@ class NodeCheck:
 
 
 def asked_for(request: Request) -> tuple[str, tuple[str, ...]]:
-    """The verb and the subresources of the node. To reach into a pod is to create a session, also if the request is a
-    GET: else every client that may read through the node could run commands as root."""
+    """The verb and the subresources of the node. A session in a pod needs the verb `create`, even if the request is a
+    GET. Otherwise every client that may read through the node could run commands as root."""
     first = request.path[0] if request.path else ""
     verb = "create" if first in _REACHES_IN else _VERBS.get(request.method, "")
     return verb, _SUBRESOURCES.get(first, ("proxy",))
 
 
 def user_of_subject(subject: Names) -> User | None:
-    """None if the certificate names nobody."""
+    """None if the certificate names no user."""
     pairs = [pair for names in subject for pair in names]
     names = [value for kind, value in pairs if kind == "commonName" and value]
     groups = tuple(value for kind, value in pairs if kind == "organizationName")
@@ -207,7 +207,7 @@ def _with_every(groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Kept(Generic[Answer]):
-    """Answers, each for its time, and not more than some: the oldest goes first."""
+    """A cache of answers. Each is kept for its time. If there are too many, the oldest is dropped first."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -106,7 +106,7 @@ class WebSocketSession:
         await self._coded.send(channel, data)
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Input and sizes. What comes on other channels is for nobody."""
+        """Input and sizes. Messages on other channels are ignored."""
         async for part in self._coded.parts():
             if part.channel == RESIZE or (part.channel == STDIN and self._wanted.stdin):
                 yield part

@@ -103,8 +103,9 @@ def server_context(certificate_pem: str, key_pem: str, clients: ClientAuthority)
 
 def cluster_authority(config: Kubeconfig, pair: tuple[str, str], own: tuple[str, str]) -> ClientAuthority:
     """The authority in the kubeconfig, if it has signed the node's own certificate of a client (`pair`, with its key):
-    then the API server believes certificates of clients that it signs, and so may the node. Else nobody. It may be one
-    that signs servers only, such as one of the web. `own` is the certificate of the node's server, with its key."""
+    then the API server trusts client certificates of this authority, and the node may trust them too. Otherwise there
+    is no authority of clients: it may be one that signs only servers, such as a public one. `own` is the certificate of
+    the node's server, with its key."""
     if not pair[0]:
         return ClientAuthority()
     authority = ClientAuthority(pem=config.ca_pem)

@@ -58,14 +58,14 @@ class PortPair:
         self._is_over = False
 
     async def receive(self, data: bytes, *, is_last: bool) -> None:
-        """Takes a part for the pod; waits while too many do. After the last one nothing more comes."""
+        """Takes a part for the pod. Waits while too many parts wait. Nothing follows after the last part."""
         if data and not self._is_over:
             await self._waiting.put(data)
         if is_last and not self._is_over:
             await self._waiting.put(b"")
 
     def end(self) -> None:
-        """Nothing more is for the pod: who waits in `receive` goes on."""
+        """The pod takes no more data. A caller that waits in `receive` continues."""
         self._is_over = True
         while not self._waiting.empty():
             self._waiting.get_nowait()

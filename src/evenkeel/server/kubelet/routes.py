@@ -1,4 +1,4 @@
-"""kubelet's addresses: those that clients of a node use. Everything else is not there."""
+"""The routes of kubelet's server that clients of a node use. All other paths are answered with 404."""
 
 import socket
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,7 @@
 """A SPDY connection that began as HTTP, and a session's streams on it (`v4.channel.k8s.io`).
 
-A client that does not read is waited for, and one that sends faster than its data is taken is not read. While nobody
-reads, the client's end is still noticed.
-"""
+Sending waits for a client that does not read. A client that sends faster than its data is taken is not read for a
+while. Even then it is noticed when the client closes the connection."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -128,7 +127,7 @@ class Spdy:
             await self._write(self._out.reset(stream, status))
 
     async def client_gone(self) -> None:
-        """Returns when the client's end of the connection is closed, read or unread."""
+        """Returns when the client has closed its end of the connection, even if data from before is unread."""
         assert self._writer is not None
         await hung_up(self._writer.get_extra_info("socket").fileno())
 
