@@ -1,1 +1,1 @@
-"""The cgroup tree: what is wanted as data (tree, plan, diff), and the drivers that write it."""
+"""The cgroup tree: the desired tree as data (tree, plan, diff), and the drivers that write it."""

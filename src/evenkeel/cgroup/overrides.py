@@ -19,7 +19,7 @@ class Overrides:
     def __init__(self) -> None:
         self._of: dict[str, dict[str, tuple[Setting, ...]]] = {}
         self._made: dict[str, tuple[Cgroup, tuple[Setting, ...], Cgroup]] = {}
-        # By path and file: settings that were wanted, and were not planned.
+        # By path and file: former overrides of settings that the plan does not have.
         self._left: dict[str, dict[str, Setting]] = {}
 
     def set(self, source: str, wanted: Wanted) -> bool:

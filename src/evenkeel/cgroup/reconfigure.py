@@ -25,7 +25,7 @@ Found = dict[str, dict[str, str]]
 _RULE = "B13"
 _AS_MADE = "not set here: as the kernel makes it"
 _AS_FOUND = "not set here any more: as it was found"
-# Others may have set files of these cgroups, before us or beside us.
+# Other programs may set files of these cgroups too.
 _NOT_ONLY_OURS = (Kind.RESERVED, Kind.ANCESTOR)
 
 
@@ -100,7 +100,7 @@ def _hugepages(tree: Tree) -> dict[str, str]:
     return {file: default_value(file, tree.version) or "" for file in files}
 
 
-# A process that forks before it is moved leaves a child behind: each round moves what is still there.
+# A process that forks before it is moved leaves a child behind. So each round moves the processes that are still there.
 _ROUNDS = 100
 
 

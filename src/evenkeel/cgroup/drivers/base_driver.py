@@ -212,7 +212,7 @@ class CgroupfsDriver(ABC):
 
     @abstractmethod
     def _kill_at_once(self, path: str) -> bool:
-        """Lets the kernel kill everything in one step; False if it cannot."""
+        """Makes the kernel kill everything in one step; False if it cannot."""
 
     @abstractmethod
     def _set_frozen(self, path: str, *, frozen: bool) -> bool:

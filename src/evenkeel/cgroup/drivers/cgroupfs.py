@@ -22,8 +22,8 @@ _LONGEST_PATH = 4000  # the kernel takes 4096 bytes, the mount point included
 
 
 class Bounds(NamedTuple):
-    """What a driver may do where. `root` is ours with everything below it. The cgroups above it and the `reserved` ones
-    of daemons are made and set, and never removed. `readable` ones are only read."""
+    """The cgroups that a driver may touch. `root` is ours with everything below it. The cgroups above it and the
+    `reserved` ones of daemons are made and set, and never removed. `readable` ones are only read."""
 
     root: str
     reserved: tuple[str, ...] = ()
