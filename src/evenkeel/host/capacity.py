@@ -33,7 +33,7 @@ def machine_capacity(storage_path: str = "/", *, proc: str = "/proc", sys: str =
 
 
 def on_this_machine(node: NodeView, sys: str = "/sys") -> NodeView:
-    """`node` with the CPUs that are there: a node may be said to be smaller, and its pods still run on all of them."""
+    """`node` with the CPUs of this machine. A node may be configured smaller, and its pods still run on all CPUs."""
     return node._replace(capacity=node.capacity._replace(online_cpus=online_cpus(sys)))
 
 

@@ -1,11 +1,10 @@
 """How much disk a directory uses, without `du`: a walk that can be interrupted and continued.
 
 The directories belong to containers, and a container may put anything there. Symlinks are counted and not followed,
-mounts are not entered, and a file with several names is counted once. A container may move directories all the time, so
-that a walk would not find back. So the first levels stay open. Depth costs no more descriptors than that: further down,
-on the way up, the walk opens `..`, and checks that it is the directory it came from. Blocks are counted, not lengths: a
-file may be large and have few blocks.
-"""
+mounts are not entered, and a file with several names is counted once. A container may move directories during a walk,
+and the walk would not find its way back. So the directories of the first levels stay open. Deeper levels need no more
+descriptors: on the way up, the walk opens `..` and checks that it is the directory it came from. Blocks are counted,
+not lengths: a file may be large and have few blocks."""
 
 import ctypes
 import os
@@ -205,8 +204,8 @@ def unlinked_usage(
     in writable layers (overlay). No walk finds them, and the space is free only when the processes end. A file that is
     only mapped, or on its way through a socket, is not found. `between` is called now and then.
 
-    A file of another filesystem is not looked at. It may be of a server that does not answer: whoever asks for the
-    status of such a file waits, and cannot even be killed."""
+    A file of another filesystem is not looked at. It may be on a server that does not answer: a process that asks for
+    the status of such a file waits, and cannot even be killed."""
     found: set[tuple[int, int]] = set()
     used = count = 0
     counted = dict.fromkeys(devices, True)
@@ -261,8 +260,8 @@ def _is_called_deleted(link: str) -> bool:
 
 
 def _mounts_elsewhere(process: str, devices: Mapping[int, bool]) -> frozenset[str]:
-    """The numbers of the mounts that the process sees and whose files are not to be asked about: those of other
-    filesystems than these, but for overlays and what the kernel has itself."""
+    """The IDs of the process's mounts whose files must not be examined: mounts of other filesystems than these, except
+    overlays and the kernel's own filesystems."""
     found = set()
     try:
         with open(f"{process}/mountinfo", encoding="utf-8", errors="replace") as file:
@@ -289,7 +288,8 @@ def _mount_of(path: str) -> str:
 
 
 def _is_overlay(path: str) -> bool:
-    """Whether the file is in an overlay. A container may have changed its root, so that does not tell."""
+    """Whether the file itself is in an overlay. The process's root does not show it: a container may have changed its
+    root."""
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)
     if _libc().statfs(os.fsencode(path), buffer) != 0:
         return False

@@ -30,7 +30,7 @@ def connected_to(state: str, name: str, kind: socket.SocketKind) -> tuple[socket
 
 async def is_gone(pidfd: int, seconds: float) -> bool:
     """Waits until the process has ended. Returns False if it has not ended in time."""
-    descriptor = os.dup(pidfd)  # the caller may close its own meanwhile
+    descriptor = os.dup(pidfd)  # the caller may close its own descriptor meanwhile
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
     loop.add_reader(descriptor, gone.set)

@@ -7,9 +7,9 @@ killed as a result of limit of …"), later ones in one line ("oom-kill:constrai
 the kernel prints only the line "Killed process …", without cgroup and figures. The record then has none either: it
 never takes those of the kill before.
 
-Other lines of the kernel have words of containers in them: the name of a process that crashed, and of the file that it
-ran. Such words must not pass for a record. So a record begins with the kernel's own words, and a line is never divided.
-"""
+Other lines of the kernel contain text that containers choose: the name of a process that crashed, and of the file that
+it ran. Such text must not pass for a record. So a record begins with the kernel's own words, and a line is never
+divided."""
 
 import errno
 import os

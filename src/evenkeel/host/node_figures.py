@@ -134,8 +134,8 @@ def parse_vmstat(text: str) -> Mapping[str, int]:
 
 
 def machine_oom_kills(proc: str = "/proc") -> int | None:
-    """All that the kernel has killed for want of memory since the machine was started, in whatever cgroup. It counts
-    before it kills. None before Linux 4.13."""
+    """The number of OOM kills since the machine was started, in all cgroups. The kernel counts before it kills. None
+    before Linux 4.13."""
     try:
         text = read_text(f"{proc}/vmstat")
     except EvenkeelError:

@@ -1,7 +1,6 @@
 """OOM scores of processes that run already: daemons, and containers whose score changes (A12, A14).
 
-A process that the agent starts has its score before its first instruction (A17), and needs nothing of this.
-"""
+A process that the agent starts has its score before its first instruction (A17), so it does not need this module."""
 
 import errno
 import os

@@ -1,9 +1,8 @@
 """Waiting for many descriptors, also when there are no more watches of epoll.
 
-The kernel lets each user have so many watches (fs.epoll.max_user_watches), and every pod that runs as root takes of
-those that we have. A process that gets no more uses poll(2) from then on. It has no quota, and takes longer the more
-descriptors there are.
-"""
+The kernel limits the watches of each user (fs.epoll.max_user_watches), and pods that run as root share root's limit
+with us. When no more watches are left, `Poller` uses poll(2) from then on. poll has no such limit, but takes longer the
+more descriptors there are."""
 
 import errno
 import math
@@ -77,4 +76,4 @@ class Poller:
         self._poll = select.poll()
         for descriptor, events in self._events.items():
             self._poll.register(descriptor, events & ~_OF_EPOLL)
-        self._epoll.close()  # others have its watches from now on
+        self._epoll.close()  # its watches are free for other processes from now on

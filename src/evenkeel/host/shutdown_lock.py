@@ -1,8 +1,7 @@
 """Holds up a shutdown of the machine until pods have ended: a delay lock of systemd-logind (shutdownGracePeriod).
 
-logind tells of a shutdown before it begins, and waits until the lock is closed, for as long as its own configuration
-allows. The kernel closes the lock of an agent that is killed.
-"""
+logind announces a shutdown before it begins, and waits until the lock is closed, for as long as its own configuration
+allows. The kernel closes the lock of an agent that is killed."""
 
 import asyncio
 import os

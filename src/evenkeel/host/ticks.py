@@ -1,4 +1,4 @@
-"""The ticks of the agent's loop: what looks every second does so in one wake-up, and not in one for each."""
+"""Ticks of the agent's event loop: tasks that run every second share one wake-up."""
 
 import asyncio
 
