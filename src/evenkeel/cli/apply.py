@@ -1,5 +1,5 @@
-"""`evenkeel apply`: hands pods, workloads and the objects that they need to the agent, which starts new pods and
-changes those that differ."""
+"""`evenkeel apply`: gives pods, workloads and the objects that they need to the agent. The agent starts new pods and
+changes pods that differ."""
 
 import argparse
 import sys
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     client = client_from(args)
-    # Read here by the agent's rules, so that errors name the user's own files and lines.
+    # The manifests are read here too, by the agent's rules, so that errors name the user's files and lines.
     config = config_of(client)
     reading = read_all(args.filename, config.rulebook).or_raise()
     # The agent takes a pod that it cannot run, as Kubernetes does, and says so in its status.

@@ -60,7 +60,8 @@ def add_node_name_flag(parser: "argparse._ActionsContainer") -> None:
 
 
 def default_state_directory() -> str:
-    """The one of the environment; else that of the system for root, and one below the home directory for others."""
+    """The directory in the environment variable. Without it, root has a directory of the system, and other users one
+    below their home directory."""
     if given := os.environ.get(VARIABLE):
         return given
     if os.geteuid() == 0:

@@ -137,7 +137,7 @@ class Attached:
                 time.sleep(_POLL_SECONDS)
 
     def wait_for(self, is_reached: Callable[[Json], bool]) -> Json:
-        """Returns the pod when it is so, or when the pod has ended or is gone."""
+        """Returns the pod when `is_reached` holds for it, or when the pod has ended or is gone."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_at_end or is_reached(self._pod))
             return self._pod

@@ -10,7 +10,7 @@ from evenkeel.cli.output_forms import COLUMNS, JSONPATH, WORDS
 from evenkeel.errors import EvenkeelError
 
 USAGE = "bash|zsh|tcsh | containers POD [-n NS]"
-CONTAINERS = "containers"  # prints the names of a pod's containers: for the scripts
+CONTAINERS = "containers"  # for the scripts: prints the names of a pod's containers
 EXAMPLES = """examples:
   evenkeel completion bash | sudo tee /etc/bash_completion.d/evenkeel
   evenkeel completion zsh > "${fpath[1]}/_evenkeel"

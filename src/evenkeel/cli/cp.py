@@ -84,7 +84,7 @@ class _Container:
     def execute(
         self, *command: str, source: int = -1, output: Callable[[bytes], None] = lambda _: None
     ) -> tuple[SessionEnd, str]:
-        """Returns the end, and what the command said on standard error."""
+        """Returns the end of the session, and the command's standard error."""
         from evenkeel.cli.remote import Remote, Sinks, pod_path, relay
         from evenkeel.server.channels import STDERR, STDOUT
 
@@ -97,7 +97,7 @@ class _Container:
 
         def keep(data: bytes) -> None:
             said.extend(data)
-            del said[:-_MOST_SAID_BYTES]  # it may speak for ever
+            del said[:-_MOST_SAID_BYTES]  # a hostile command may write without end
 
         try:
             end = relay(remote, source, Sinks({STDOUT: output, STDERR: keep}))

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine(config, args.state_dir)
     diagnosis = diagnose(machine, config)
     diagnosis = diagnosis._replace(checks=(*diagnosis.checks, *over_time(args.state_dir)))
-    # The runtime itself says more than its process does.
+    # These replace checks of the same name: the runtime's own answer says more than its process.
     of_runtime = (*_of_filter(config), *runtime_checks(config), *_of_cluster(args))
     named = {check.name for check in of_runtime}
     others = (check for check in diagnosis.checks if check.name not in named)
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_filter(config: KubeletConfiguration) -> Iterator[Check]:
-    """Where pods are containers of a runtime, the filter is that runtime's."""
+    """The check of the seccomp filter. With a container runtime there is none: the runtime has its own filter."""
     if not chosen(config.container_runtime_endpoint):
         from evenkeel.runtime.process.seccomp import filter_check
 
@@ -86,7 +86,7 @@ def _of_filter(config: KubeletConfiguration) -> Iterator[Check]:
 
 
 def _of_cluster(args: argparse.Namespace) -> Iterator[Check]:
-    """Of a machine that has joined a cluster, or with the kubeconfig that is given."""
+    """The checks of a cluster's node: with the given kubeconfig, or with that of a machine that has joined."""
     joined = os.path.join(args.state_dir, "cluster", "node.kubeconfig")
     path = args.kubeconfig or (joined if os.path.exists(joined) else "")
     if path:

@@ -1,4 +1,4 @@
-"""The input of commands that plan: manifests, the size of the node, and which pods it admits."""
+"""The input of commands that plan for a node: manifests, the node's size, and the pods that it admits."""
 
 import argparse
 import os

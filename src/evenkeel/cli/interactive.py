@@ -70,8 +70,8 @@ def interact(
     is_terminal: bool,
     redraws: bool = False,
 ) -> SessionEnd:
-    """Opens the session and relays until its end. With `redraws`, a program that has been at the terminal for longer is
-    made to draw anew. Raises EvenkeelError if it cannot be opened or breaks off."""
+    """Opens the session and relays until its end. With `redraws`, a program that already uses the terminal is made to
+    draw its screen again. Raises EvenkeelError if it cannot be opened or breaks off."""
     from evenkeel.cli.remote import Remote, Sinks, relay, write_all
     from evenkeel.server.channels import RESIZE, STDERR, STDOUT, size_message
 
@@ -99,7 +99,7 @@ def interact(
 
 
 def exit_code(end: SessionEnd) -> int:
-    """The exit code of the command. What kubectl says about it goes to standard error."""
+    """The exit code of the command. Prints the same sentence as kubectl to standard error."""
     if end.exit_code:
         hint = f"; {end.hint}" if end.hint else ""
         print(printable(f"evenkeel: {end.problem}{hint}"), file=sys.stderr)

@@ -1,8 +1,7 @@
 """Templates of `-o jsonpath=…` and `-o custom-columns=…`, in the dialect of kubectl, applied to objects. Pure.
 
 The dialect is not that of RFC 9535: paths stand in braces with text around them, `{range}` and `{end}` repeat a part,
-dots of a name are escaped, and what is missing is passed over. `jsonpath_reader` reads the text of a template.
-"""
+dots of a name are escaped, and a missing field is skipped. `jsonpath_reader` reads the text of a template."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

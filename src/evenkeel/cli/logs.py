@@ -115,7 +115,7 @@ class _Log(NamedTuple):
 
 
 def _asked(client: Client, namespace: str, name: str) -> Json | None:
-    """The pod, if an agent answers and knows it. Without that its logs may still exist."""
+    """The pod; None if no agent answers or knows it. Its logs may exist all the same."""
     try:
         return client.pod_or_none(namespace, name)
     except NoAgent:

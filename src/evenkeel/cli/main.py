@@ -51,7 +51,8 @@ _EPILOG = "Every command has its own help: evenkeel COMMAND --help"
 
 
 def entry() -> NoReturn:
-    """The installed script: `main` without what only long-running programs need."""
+    """The installed script. It runs `main` without garbage collection and without an orderly shutdown of the
+    interpreter: only long-running programs need these."""
     gc.disable()
     _make_streams_safe()
     try:
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EvenkeelError as error:
         from evenkeel.cli.output import printable_lines
 
-        text = printable_lines(str(error))  # it may quote what a container said
+        text = printable_lines(str(error))  # it may contain output of a container
         print(f"evenkeel: {text}" if "\n" not in text else text, file=sys.stderr)
         return 1
     except BrokenPipeError:

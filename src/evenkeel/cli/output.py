@@ -54,7 +54,7 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_structured(value: object, form: str) -> None:
-    """`value` as JSON or YAML on standard output. What a terminal would act on is escaped, as both forms can."""
+    """`value` as JSON or YAML on standard output. Control characters are escaped, which both formats allow."""
     plain = encode(value)
     if form == "json":
         sys.stdout.write(f"{_json(plain)}\n")

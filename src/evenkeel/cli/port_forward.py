@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _target(client: Client, namespace: str, word: str) -> tuple[Json, Json]:
-    """The pod, and the Service if `word` names one. A missing pod is said at once."""
+    """The pod, and the Service if `word` names one. Raises EvenkeelError at once if the pod is missing."""
     kind, (name,) = named([word]) if "/" in word else (PODS, [word])
     if kind == PODS:
         return client.pod(namespace, name), {}

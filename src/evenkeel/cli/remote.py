@@ -1,9 +1,8 @@
 """The client's end of a session: a WebSocket to the agent, and a relay between it and descriptors of this process.
 
 One thread does everything. It waits for the agent, for its own input and for a change of the window's size. Input is
-read only when the agent has taken the last, and the agent is read only when the last output is written. So neither side
-makes this process hold more than a few KiB.
-"""
+read only when the agent has taken the input before it. The agent's messages are read only when the output before them
+is written. So neither side makes this process hold more than a few KiB."""
 
 import os
 import select
@@ -61,7 +60,7 @@ class Remote:
         self._wire = WSConnection(ConnectionType.CLIENT)
         self._socket = client.connected()
         self._waiting = b""
-        self.is_closed = False  # the agent has said that this was the end
+        self.is_closed = False  # the agent has closed the WebSocket
         self._may_send = True
         self._channel = -1
         self._connect(target)
@@ -158,8 +157,8 @@ class Remote:
 
 
 class Sinks(NamedTuple):
-    """Where the agent's channels go: for each a function that writes all of a chunk. `closed` hears of channels that
-    the agent has closed."""
+    """Where the agent's channels go: for each a function that writes all of a chunk. `closed` is called with each
+    channel that the agent has closed."""
 
     write: Mapping[int, Callable[[bytes], None]]
     closed: Callable[[int], None] = lambda _: None

@@ -133,8 +133,8 @@ class WhatIf:
 
 
 def _replay(journal: Journal, what_if: WhatIf) -> Iterator[Replayed]:
-    # With other thresholds, the state before a step is the state after the steps before it, made again. Each watch has
-    # a state of its own.
+    # With other thresholds, earlier steps would have left another state. So each step starts from the replayed state of
+    # the step before. Each watch has a state of its own.
     states: dict[object, State] = {}
     for again in made_again(journal):
         now = again.now

@@ -98,7 +98,7 @@ def _wait(client: Client, kind: str, namespace: str, name: str, timeout_seconds:
 
 
 def _queued(changes: Iterator[Json]) -> "queue.Queue[Json | None]":
-    """What comes, and None at the end: a reader of the queue can stop waiting."""
+    """A queue of the items, with None at the end. A reader of a queue can stop waiting after a time."""
     queued: queue.Queue[Json | None] = queue.Queue()
 
     def read() -> None:

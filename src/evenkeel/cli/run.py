@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         raise EvenkeelError(f"there is a pod {name} already", hint=f"evenkeel delete {name}")
     try:
         client.apply(_pod(args, name, command), source="run")
-    except InvalidInput as error:  # the manifest is made here: its lines mean nothing to the user
+    except InvalidInput as error:  # the user did not write this manifest, so line numbers are left out
         raise InvalidInput([problem._replace(source="", line=0) for problem in error.problems]) from None
     if args.detach:
         print(f"pod/{name} created")
@@ -155,7 +155,8 @@ def _pod(args: argparse.Namespace, name: str, command: list[str]) -> Json:
 
 
 def _image(text: str) -> str:
-    """A path is made absolute. What is no path and no file here is the name of an image in a registry."""
+    """Makes a path absolute. A text that is neither a path nor an existing file is the name of an image in a
+    registry."""
     is_path = text.startswith(("/", "./", "../")) or text in (".", "..") or os.path.exists(text)
     return os.path.abspath(text) if is_path and text != "host" else text
 

@@ -53,7 +53,7 @@ class RunSession:
             try:
                 pod = attached.stream()
             except BrokenPipeError:
-                # The reader (`| head`) is gone. In a pipe of its own the command would have ended.
+                # The reader (`| head`) is gone. In an ordinary pipe the command would have ended.
                 if self._removes or not attached.is_at_end:
                     attached.ask_to_stop(grace_seconds=None)
                     attached.finish()
@@ -71,7 +71,7 @@ class RunSession:
             remote = Remote(self._client, path, [("container", self._container), *flags.items()])
             relay(remote, _STDIN, Sinks({}))
         except AgentRefused as refusal:
-            if refusal.status != _CONFLICT:  # then it does not run any more
+            if refusal.status != _CONFLICT:  # the container has ended
                 self._attached.break_off(str(refusal))
         except (BrokenOff, NoAgent):
             self._attached.break_off(
@@ -86,7 +86,7 @@ class RunSession:
         attached = self._attached
         with self._stopping():
             pod = attached.wait_for(self._runs)
-            if is_ended(pod):  # it was faster than we
+            if is_ended(pod):  # the command ended before we attached
                 return self._printed()
             attempt = status_of(pod, self._container).get("restartCount", 0) + 1
         try:

@@ -1,9 +1,8 @@
 """Reads a tar stream that a container wrote: entry by entry, with bounded memory and time for each.
 
-Python's `tarfile` trusts its input: it keeps all entries, reads maps of sparse files of any length, calls itself for
-each header that belongs to the next entry, and searches these headers in a time that grows with their square. Here is
-what `cp` needs, and no more: the formats that tar programs write (POSIX, GNU and the oldest one), no sparse files.
-"""
+Python's `tarfile` trusts its input: it keeps all entries, reads maps of sparse files of any length, recurses for each
+header that belongs to the next entry, and needs quadratic time for these headers. This module reads only what `cp`
+needs: the formats that tar programs write (POSIX, GNU and the oldest one), without sparse files."""
 
 from collections.abc import Iterator, Mapping
 from typing import IO
@@ -145,7 +144,7 @@ class TarReader:
 
 
 def _number(field: bytes) -> int:
-    """In octal digits, or in base 256 with a sign of that in front."""
+    """A number in octal digits, or in base 256 if the first bit is set."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
     text = field.partition(b"\0")[0].strip()

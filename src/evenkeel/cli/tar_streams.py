@@ -1,9 +1,8 @@
-"""Tar streams of `evenkeel cp`: what is sent to a container, and what comes from one.
+"""Tar streams of `evenkeel cp`, to a container and from one.
 
-A stream from a container is not to be trusted: the container's `tar` may be any program. Only plain files and
-directories are written, only below the target, through descriptors of the directories and never through a symbolic
-link. Everything else is skipped or refused with a sentence.
-"""
+A stream from a container is not trusted: the container's `tar` may be any program. Only plain files and directories are
+written, only below the target, through descriptors of the directories and never through a symbolic link. Everything
+else is skipped or refused with a sentence."""
 
 import os
 import posixpath
@@ -79,7 +78,7 @@ def read_tree(file: IO[bytes], name: str, target: str) -> int:
                     warn(f"{entry.name[:_LONGEST_SHOWN]} is {kind}, and is skipped")
                 continue
             count += 1
-        # In the end: such a directory must take its files first.
+        # At the end: a read-only directory must take its files first.
         for below, mode in reversed(closed):
             _set_mode(target, below, mode)
     except OSError as error:

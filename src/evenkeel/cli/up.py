@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class PlainFormatter(logging.Formatter):
-    """Log lines may quote what a container said, and are read at a terminal."""
+    """Replaces control characters: log lines may contain output of a container, and are read at a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class LoopSelector(selectors.EpollSelector):
-    """The selector of an event loop that goes on when there are no more watches of epoll."""
+    """A selector for the event loop that still works when the kernel's limit on epoll watches is reached."""
 
     _selector_cls = Poller
 
@@ -179,7 +179,8 @@ def _kill_pods(agent: "Agent") -> None:
 async def _held_up(
     config: KubeletConfiguration, shutdown: asyncio.Event, stop: asyncio.Event
 ) -> "ShutdownLock | None":
-    """With shutdownGracePeriod, a shutdown of the machine waits until pods have ended. Both events are set then."""
+    """With shutdownGracePeriod, a shutdown of the machine waits until pods have ended. When a shutdown begins, both
+    events are set."""
     if not config.shutdown_grace_period:
         return None
     from evenkeel.host.shutdown_lock import ShutdownLock

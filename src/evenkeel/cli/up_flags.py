@@ -1,7 +1,6 @@
-"""The flags of `evenkeel up`, and what those of the cluster and of TCP become.
+"""The flags of `evenkeel up`, and the conversion of the flags for a cluster and for TCP.
 
-Both need modules that an agent without them does not load.
-"""
+The modules for both are imported only if their flags are given."""
 
 import argparse
 from typing import TYPE_CHECKING

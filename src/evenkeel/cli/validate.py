@@ -94,7 +94,7 @@ def refusals_of(reading: Reading, config: KubeletConfiguration) -> list[list[Pro
 
 
 def once(refusals: Iterable[Iterable[Problem]]) -> list[Problem]:
-    """The pods of a workload have one template, so each reason is reported once."""
+    """Each reason once, because the pods of a workload have the same template."""
     return list(dict.fromkeys(reason for reasons in refusals for reason in reasons))
 
 
