@@ -1,11 +1,10 @@
 """Validation of a configuration: kubelet's rules for the fields that Evenkeel has, the rules of document B, and our
 own.
 
-A problem names its field and its flag. Where two settings contradict each other it names both (`field` has them with
-", " between). `validate_config` finds what kubelet finds when it has read its file. What kubelet finds only at its
-start, and what only Evenkeel refuses, is in `config_start_rules`. The machine itself is not examined here, and
-`policy.allocatable` checks amounts.
-"""
+A problem names its field and its flag. Where two settings contradict each other it names both (`field` has them with ",
+" between). `validate_config` has the rules that kubelet applies when it has read its file. `config_start_rules` has the
+rules that kubelet applies only at its start, and those of Evenkeel alone. The machine itself is not examined here, and
+`policy.allocatable` checks amounts."""
 
 from collections.abc import Iterator, Mapping
 

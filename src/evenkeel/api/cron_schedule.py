@@ -1,8 +1,7 @@
 """Schedules of CronJobs: five fields, as the parser of Kubernetes reads them, and the times that they name.
 
-A time counts if the clock on the wall shows it: 02:30 is left out where the clock jumps over it, and 01:30 counts twice
-where the clock is put back.
-"""
+Times are local times. When summer time begins, a time that the clock skips (02:30) is left out. When it ends, a time
+that the clock shows twice (01:30) counts twice."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo

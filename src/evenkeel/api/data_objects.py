@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class DataKey(NamedTuple):
-    """What identifies an object. Two objects of different kinds may have one name."""
+    """Identifies an object. Two objects of different kinds may have the same name."""
 
     kind: str
     namespace: str
@@ -255,7 +255,7 @@ _LINE_ENDS = {ord("\r"): None, ord("\n"): None}
 
 
 def _decoded(cls: type[T], value: Mapping[str, object], path: str, findings: Findings) -> T:
-    """Decodes the manifest. Problems with data do not have what was written there: it may be a secret."""
+    """Decodes the manifest. Problems with data do not quote the data: it may be a secret."""
     own = Findings()
     found = decode(cls, value, own, path)
     data = tuple(join(path, name) for name in ("data", "binaryData", "stringData"))

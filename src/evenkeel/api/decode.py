@@ -39,8 +39,8 @@ class Findings:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.not_honoured: list[str] = []
-        self.refused: list[Problem] = []  # fields that this node cannot honour, and that change what a pod is
-        self.suggestions_left = 100  # each costs half a millisecond, and no one reads more
+        self.refused: list[Problem] = []  # fields that change the pod, and that this node cannot honour
+        self.suggestions_left = 100  # each costs half a millisecond, and a reader needs no more
 
     def wrong_shape(self, path: str, message: str) -> None:
         self.problems.append(Problem(path, message, WRONG_SHAPE))

@@ -85,7 +85,7 @@ def unknown_below(notation: str, value: object, path: str) -> Iterator[Unknown |
 class _Walk:
     def __init__(self) -> None:
         self.met: set[tuple[int, str]] = set()
-        self.suggestions_left = 100  # each costs half a millisecond, and no one reads more
+        self.suggestions_left = 100  # each costs half a millisecond, and a reader needs no more
 
     def below(self, notation: str, value: object, path: str) -> Iterator[Unknown | Misshapen]:
         if value is None or notation == "any":  # null always means "not set"

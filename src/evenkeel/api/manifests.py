@@ -37,8 +37,8 @@ MAX_PODS = 100_000  # in one text, because a few lines can ask for any number of
 def read_manifests(
     text: str, source: str, profile: Profile = Profile.DOCUMENTS, *, is_to_run: bool = True
 ) -> Reading:
-    """Every pod, workload, object and node in `text`, validated. Pods have their defaults. If the pods are not to run
-    on this machine, what it cannot honour of them is a warning and no problem."""
+    """Every pod, workload, object and node in `text`, validated. Pods have their defaults. If the pods will not run on
+    this machine, a field that it cannot honour is a warning and no problem."""
     reader = _Reader(source, profile, is_to_run=is_to_run)
     problems: list[Problem] = []
     for number, document in enumerate(yaml_text.documents(text, problems), start=1):
@@ -97,14 +97,14 @@ class _Reader:
             self._located(origin, document, number) for origin in self.data_origins[known:]
         ]
         if found.not_honoured:
-            # One warning for each document, however many fields it has. No one reads a second page of warnings.
+            # One warning for each document, however many fields it has: a long list of warnings is not read.
             names = ", ".join(dict.fromkeys(without_indices(path) for path in found.not_honoured))
             notes.append(Problem(found.not_honoured[0], f"not honoured here, and without effect: {names}"))
         self.problems += self._in_order(found.problems, document, number)
         self.warnings += self._in_order(notes, document, number)
 
     def note_passed_over(self) -> None:
-        """One warning for all of them: a chart has dozens, and no one reads so many."""
+        """Adds one warning for all of them, because a chart has dozens of such objects."""
         if self._passed_over:
             self.warnings.append(
                 self._first_passed_over._replace(message=passed_over_note(self._passed_over))
@@ -294,8 +294,8 @@ def _add_problems(more: Iterable[Problem], findings: Findings) -> None:
 
 
 def _follows(problem: Problem, refused: Sequence[str]) -> bool:
-    """Whether the problem is only that a refused field inside of it was not read. The source of a variable is invalid
-    without a field that is read."""
+    """Whether the problem only follows from a refused field inside its own field, which was not read. For example, the
+    source of a variable is invalid if its only field is refused."""
     if problem.kind != NODE_RULE and not problem.field.endswith(".valueFrom"):
         return False
     return any(field.startswith(f"{problem.field}.") for field in refused)

@@ -222,7 +222,7 @@ class PodSpec(NamedTuple):
     subdomain: str = ""
     node_name: str = ""  # the node of the pod
     runtime_class_name: str | None = None
-    host_network: bool | None = None  # None: what the runtime does by default
+    host_network: bool | None = None  # None: the default of the runtime
     host_pid: bool = False
     host_ipc: bool = False
     host_users: bool | None = None
@@ -243,8 +243,8 @@ class PodSpec(NamedTuple):
 
     @property
     def sized_containers(self) -> Iterator[Container]:
-        """The containers that make up the pod's class and size: all but ephemeral ones. They are as long as the pod
-        is."""
+        """The containers that make up the pod's class and size: all but ephemeral ones. They exist as long as the
+        pod."""
         yield from self.init_containers
         yield from self.containers
 

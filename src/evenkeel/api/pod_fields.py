@@ -1,9 +1,8 @@
 """Fields of pods that Kubernetes has and the objects in `api` do not: refused, or without meaning on one node.
 
-A field that would change what the pod is must not be passed over: without its volume or its device it is another pod.
-Such a field is refused, with a hint. A field for the scheduler or for other parts of a cluster is taken in silence.
-docs/pod-fields.md has all fields; a test compares it with this table.
-"""
+A field that changes the pod itself must not be ignored: without its volume or its device the pod would not work as
+written. Such a field is refused, with a hint. A field for the scheduler or for other parts of a cluster is accepted
+without a message. docs/pod-fields.md has all fields; a test compares it with this table."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,8 +14,8 @@ def _always(value: object) -> bool:  # noqa: ARG001
 
 
 class Verdict(NamedTuple):
-    """`refusal` is empty for a field without meaning. `harmless` values ask for what is the case anyway; of all others,
-    `concerns` says whether they are refused."""
+    """`refusal` is empty for a field without meaning. `harmless` values ask for something that holds anyway. For all
+    other values, `concerns` says whether they are refused."""
 
     refusal: str = ""
     harmless: tuple[object, ...] = ()
@@ -44,7 +43,7 @@ _STORAGES = (
     "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
 )  # fmt: skip
 
-# Status is written by the node. What a manifest has of it is not read.
+# The node writes the status. A status in a manifest is not read.
 _STATUSES = frozenset(("V1PodStatus", "V1ContainerStatus"))
 
 FIELDS: Mapping[str, Mapping[str, Verdict]] = {
@@ -120,7 +119,7 @@ def verdict_of(kubernetes_type: str, field: str) -> Verdict | None:
 
 
 def refusal(verdict: Verdict, value: object) -> str:
-    """Why the value is refused; empty if it is not. What is empty or false asks for nothing."""
+    """Why the value is refused; empty if it is not. An empty or false value asks for nothing."""
     if not value or value in verdict.harmless or not verdict.concerns(value):
         return ""
     return verdict.refusal

@@ -1,10 +1,9 @@
-"""The result of reading manifests: pods, workloads, objects and nodes with their source and line, and all problems. And
-what becomes of an object by its kind.
+"""The result of reading manifests: pods, workloads, objects and nodes with their source and line, and all problems.
+Also decides by its kind whether an object is read.
 
-An object is read, passed over with a note, or refused. A kind that only concerns a cluster (accounts, roles,
-autoscalers) does not change what a pod is, so it is passed over. A kind without which pods would be less restricted, or
-have other data or priorities than they should, is refused.
-"""
+An object is read, ignored with a note, or refused. A kind that only concerns a cluster (accounts, roles, autoscalers)
+does not change pods, so it is ignored. A kind without which pods would be less restricted, or have other data or
+priorities than they should, is refused."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -86,8 +85,8 @@ class Reading(NamedTuple):
         )
 
     def with_every_pod(self, profile: Profile) -> "Reading":
-        """The reading with the pods that its workloads have when all is well, in the order of the text. For commands
-        that reckon with pods and do not run them."""
+        """The reading with the pods of its workloads, as when all of them run, in the order of the text. For commands
+        that compute with pods and do not run them."""
         if not self.workloads:
             return self
         from evenkeel.api.workload_pods import pods_when_well

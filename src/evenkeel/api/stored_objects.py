@@ -20,7 +20,7 @@ StoredObject = DataObject | Service | PersistentVolumeClaim
 
 
 class ObjectKind(NamedTuple):
-    """What clients call a kind. All of them are in the core group."""
+    """The names of a kind for clients. All kinds here are in the core group."""
 
     plural: str
     short: str

@@ -124,7 +124,8 @@ def stateful_pod(workload: StatefulSet, template: PodTemplateSpec, ordinal: int,
 
 
 def stateful_claims(workload: StatefulSet, ordinal: int) -> Iterator[PersistentVolumeClaim]:
-    """The claims of the pod with this ordinal. They stay when the pod goes, and the next pod of its name has them."""
+    """The claims of the pod with this ordinal. They stay when the pod is removed, and the next pod of its name uses
+    them."""
     for template in workload.spec.volume_claim_templates:
         metadata = ObjectMeta(
             name=_claim_name(template, workload, ordinal),
@@ -195,7 +196,7 @@ def job_of(cron_job: CronJob, name: str) -> Job:
 
 
 def pods_when_well(workload: Workload, profile: Profile) -> Iterator[Pod]:
-    """The pods that the workload has when all is well: those that `explain` and other commands reckon with. A CronJob
+    """The pods that the workload has when all of them run. `explain` and other commands compute with these. A CronJob
     counts as one run of its Job."""
     if isinstance(workload, CronJob):
         yield from pods_when_well(job_of(workload, workload.metadata.name), profile)

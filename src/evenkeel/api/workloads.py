@@ -23,7 +23,7 @@ Workload = Deployment | ReplicaSet | ReplicationController | DaemonSet | Statefu
 
 
 class Kind(NamedTuple):
-    """What clients call a kind, and where its objects are in the HTTP interface."""
+    """The names of a kind for clients, and the place of its objects in the HTTP interface."""
 
     type: type[Workload]
     group: str  # empty for the core group
@@ -59,7 +59,7 @@ def kind_of(workload: Workload) -> str:
 
 
 def workload_key(kind: str, namespace: str, name: str) -> str:
-    """What identifies a workload: two of different kinds may have one name."""
+    """Identifies a workload. Two workloads of different kinds may have the same name."""
     return f"{kind}/{namespace}/{name}"
 
 
@@ -82,7 +82,7 @@ def with_template(workload: Workload, template: PodTemplateSpec) -> Workload:
 
 
 def replicas_of(workload: Workload) -> int:
-    """How many pods run at a time when all is well. 0 also for a CronJob: its Jobs have the pods."""
+    """The desired number of pods at a time. It is also 0 for a CronJob: its Jobs have the pods."""
     if isinstance(workload, CronJob):
         return 0
     if isinstance(workload, Job):

@@ -95,7 +95,7 @@ def _line_of(text: str, line: int) -> str:
 
 
 def _hint(text: str, line: int) -> str:
-    """What to do about a line of a template that nobody has rendered."""
+    """What to do about a line of a template that was not rendered."""
     if "{{" not in _line_of(text, line):
         return ""
     return "; {{ is of a template, such as Helm's: hand in what it becomes (helm template)"

@@ -1,4 +1,4 @@
-"""Rules for Jobs, also those of CronJobs, as in Kubernetes. And what one node cannot do."""
+"""Rules for Jobs, also those of CronJobs, as in Kubernetes. Also refuses what one node cannot do."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Rules for Services and PersistentVolumeClaims, as in Kubernetes. And what one node cannot do."""
+"""Rules for Services and PersistentVolumeClaims, as in Kubernetes. Also refuses what one node cannot do."""
 
 from evenkeel.api.claims import PersistentVolumeClaim
 from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, unusable

@@ -1,4 +1,4 @@
-"""Rules for workloads, as in Kubernetes, beside the rules for their pods. And what one node cannot do."""
+"""Rules for workloads, as in Kubernetes, beside the rules for their pods. Also refuses what one node cannot do."""
 
 import re
 from collections.abc import Mapping
