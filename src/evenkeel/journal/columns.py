@@ -1,8 +1,6 @@
 """The journal's columns: text with a checksum, compressed values, and text that SQLite cannot hold.
 
-The watch over memory reads and writes texts of `codec` too, but none of these. They are here so that it need not load
-zlib.
-"""
+The memory watch uses `codec` but no columns. So they have a module of their own, and the watch need not load zlib."""
 
 import zlib
 from typing import Any

@@ -12,8 +12,8 @@ from evenkeel.policy.lifecycle.pod_state import PodState
 
 
 class PodRows:
-    """It keeps the last written record of each pod, to write only changes. `note` takes a sentence for each row that
-    cannot be read."""
+    """The pods of the journal. It keeps the last written record of each pod, so that only changes are written. `note`
+    takes a sentence for each row that cannot be read."""
 
     def __init__(self, transactions: Transactions, note: Callable[[str], None], *, is_writable: bool) -> None:
         self.set_aside: frozenset[str] = frozenset()  # UIDs of pods whose rows could not be read

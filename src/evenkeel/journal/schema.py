@@ -47,7 +47,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE reserve (space BLOB)",
     ),
     (
-        # Workloads: what was applied or read from a file, and what the pods that exist do not show of their progress.
+        # Workloads: their objects, and the part of their progress that the present pods do not show.
         """CREATE TABLE workloads (
             key TEXT PRIMARY KEY NOT NULL, "order" INTEGER NOT NULL, kind TEXT NOT NULL, source NOT NULL,
             workload TEXT NOT NULL, progress TEXT NOT NULL)""",

@@ -1,5 +1,5 @@
-"""Transactions of the journal's database: all writes of a transaction are committed together, or none is. And the
-faults of its file, as error messages.
+"""Transactions of the journal's database: all writes of a transaction are committed together, or none is. Also turns
+faults of its file into error messages.
 
 SQLite may roll back a transaction by itself after an error. It may also run out of disk space during one. This module
 then always raises a JournalError, and nothing of the transaction is on disk. Each message says what happened, what
