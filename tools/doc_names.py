@@ -1,10 +1,9 @@
-"""Checks that the documents speak of files that exist.
+"""Checks that every file that the documents name exists.
 
 It looks at README.md, CONTRIBUTING.md and docs/*.md for files (`pressure/memory/freezer.py`, also without the first
 folders) and for links to other files. It looks there and in the source for modules (`policy.oom_score`).
 
-    python tools/doc_names.py    prints each name that leads nowhere (exit 1 if there is one)
-"""
+    python tools/doc_names.py prints each name without a file (exit 1 if there is one)"""
 
 import re
 import sys

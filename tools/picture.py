@@ -91,7 +91,7 @@ def demonstrated() -> str:
 
 
 def seen(written: str) -> str:
-    """What of it stands on the screen in the end: the table is drawn over itself, by going up and clearing."""
+    """The text that is on the screen at the end: the table is drawn over itself, with cursor movements."""
     lines, row = [""], 0
     for token in re.findall(r"\x1b\[\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
         if token == "\n":

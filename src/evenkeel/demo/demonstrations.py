@@ -1,4 +1,5 @@
-"""The demonstrations (A25): Guaranteed pods survive BestEffort ones, empty a full node, and CPU goes by request."""
+"""The demonstrations (A25): Guaranteed pods survive BestEffort pods, a Guaranteed pod gets room on a full node, and CPU
+is shared by request."""
 
 import asyncio
 import os
