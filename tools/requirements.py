@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/requirements.md"
 TITLES = ROOT / "docs/requirements.txt"
-MOST_NAMED = 4  # a row fits on two lines of a screen
+MOST_NAMED = 3  # a row fits on two lines of a screen
 # From Python 3.12 on the text of an f-string is a token of its own.
 _TEXT_TOKENS = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 _NUMBER = re.compile(r"\b([A-E][1-9][0-9]?)(?:[–-]([A-E]?)([1-9][0-9]?))?\b")
