@@ -230,7 +230,7 @@ FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     "server_tls_bootstrap": (
         truth,
         "BOOL",
-        "ask the cluster to sign the certificate of the node's server, which somebody must approve (false)",
+        "ask the cluster to sign the certificate of the node's server, which an administrator must approve (false)",
     ),
     "container_log_max_size": (_text, "SIZE", "the largest log file of a container (10Mi)"),
     "container_log_max_files": (_integer, "NUMBER", "how many log files of a container are kept (5)"),

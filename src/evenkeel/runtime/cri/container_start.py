@@ -7,12 +7,11 @@ failed only when the failure is certain and nothing of the attempt is left.
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from evenkeel.cgroup.tree import Naming
-from evenkeel.errors import EvenkeelError, reason
+from evenkeel.errors import EvenkeelError
 from evenkeel.host.node_figures import host_address
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import (
@@ -26,7 +25,7 @@ from evenkeel.runtime.cri.configs import (
 )
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.cri.host_mounts import bind_parts
+from evenkeel.runtime.cri.host_mounts import bind_parts, make_files
 from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import (
@@ -40,7 +39,7 @@ from evenkeel.runtime.environment import (
 from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.interface import Attempt, Launch, NotCreated, StartFailed
 from evenkeel.runtime.memory_mounts import VolumeRefused
-from evenkeel.runtime.network_files import HOSTS, file_text, own_files
+from evenkeel.runtime.network_files import HOSTS
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 
@@ -52,7 +51,6 @@ log = logging.getLogger(__name__)
 _CREATE_SECONDS = 120.0
 _START_SECONDS = 120.0
 _TRIES = 3
-_MOST_NETWORK_BYTES = 1 << 20  # of a copied file
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 10.0
 
 
@@ -161,7 +159,9 @@ class Starts:
         waits = self._sandboxes.may_have_own_network(launch.pod)
         if not waits:
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), None))
-        self._make_files(launch, *(name for name in NETWORK_FILES.values() if not (waits and name == HOSTS)))
+        make_files(
+            self._paths, launch, *(name for name in NETWORK_FILES.values() if not (waits and name == HOSTS))
+        )
 
     async def _config(self, launch: Launch) -> pb.ContainerConfig:
         """Describes the container. A pod has its address once its sandbox is there."""
@@ -169,7 +169,7 @@ class Starts:
             await self._sandboxes.located(launch.attempt.uid)
             own = self._sandboxes.addresses(launch.pod)
             launch = launch._replace(pod=with_addresses(launch.pod, host_address(), own))
-        self._make_files(launch, HOSTS)
+        make_files(self._paths, launch, HOSTS)
         try:
             bound, hidden = await self._volumes(launch)
             first_id = self._sandboxes.first_id(launch.pod)
@@ -269,45 +269,6 @@ class Starts:
         except CallFailed as error:
             raise _NotListed(error.message) from None
         return list(answer.containers)
-
-    def _make_files(self, launch: Launch, *names: str) -> None:
-        """Makes the termination log, and files of the attempt that `container_config` mounts into the container."""
-        attempt, pod = launch.attempt, launch.pod
-        directory = self._paths.attempt(*attempt)
-        try:
-            os.makedirs(directory, 0o700, exist_ok=True)
-            os.makedirs(self._paths.termination_logs(attempt.uid), 0o700, exist_ok=True)
-            _make_file(self._paths.termination_log(*attempt), b"", 0o666)  # the container may run as any user
-            own = own_files(pod)
-            for name in names:
-                content = _content(f"/etc/{name}")
-                if name in own:
-                    content = file_text(name, pod, content.decode(errors="replace")).encode()
-                _make_file(f"{directory}/{name}", content, 0o644)
-        except OSError as error:
-            raise StartFailed(
-                f"the attempt's directory {directory} cannot be made: {reason(error)}"
-            ) from None
-
-
-def _make_file(path: str, content: bytes, mode: int) -> None:
-    """Makes a file. If the attempt is started once more, the file exists already and keeps its content."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    try:
-        os.fchmod(descriptor, mode)
-        if content and not os.fstat(descriptor).st_size:
-            os.write(descriptor, content)
-    finally:
-        os.close(descriptor)
-
-
-def _content(path: str) -> bytes:
-    """The host's file, or its beginning; empty if there is none."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_NETWORK_BYTES)
-    except OSError:
-        return b""
 
 
 async def _both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:

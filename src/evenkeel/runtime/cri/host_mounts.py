@@ -1,7 +1,8 @@
-"""Mounts on the host that a container runtime binds into containers: parts of volumes, and termination logs.
+"""Files and mounts on the host that a container runtime binds into containers: parts of volumes, termination logs, and
+copies of the host's network files.
 
-The runtime would follow symlinks of the container. So this module opens each part safely and mounts it, and the runtime
-gets the path of that mount. All functions block.
+The runtime would follow symlinks of the container. So this module opens each part of a volume safely and mounts it, and
+the runtime gets the path of that mount. All functions block.
 """
 
 import os
@@ -14,11 +15,14 @@ from evenkeel.api.pod import Pod
 from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.host_paths import HostPlace, open_place
+from evenkeel.runtime.interface import Launch, StartFailed
 from evenkeel.runtime.memory_mounts import FLAGS, MEMORY_LOCK, VolumeRefused, mount_memory_root
+from evenkeel.runtime.network_files import file_text, own_files
 from evenkeel.runtime.paths import StatePaths, make_directory, names_in
 from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
 from evenkeel.runtime.volumes import source_path
 
+_MOST_NETWORK_BYTES = 1 << 20  # of a copied file
 _TERMINATION_LOG_BYTES = 16 << 10  # of each container; Kubernetes reads 4 KiB of it
 
 
@@ -120,3 +124,42 @@ def _unmount(uid: str, container: str, paths: StatePaths) -> None:
                     os.rmdir(point)
                 else:
                     os.unlink(point)
+
+
+def make_files(paths: StatePaths, launch: Launch, *names: str) -> None:
+    """Makes the termination log, and the files of the attempt that `container_config` mounts into the container: copies
+    of the host's files `names` in /etc, or the pod's own versions of them. Raises StartFailed."""
+    attempt, pod = launch.attempt, launch.pod
+    directory = paths.attempt(*attempt)
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        os.makedirs(paths.termination_logs(attempt.uid), 0o700, exist_ok=True)
+        _make_file(paths.termination_log(*attempt), b"", 0o666)  # the container may run as any user
+        own = own_files(pod)
+        for name in names:
+            content = _content(f"/etc/{name}")
+            if name in own:
+                content = file_text(name, pod, content.decode(errors="replace")).encode()
+            _make_file(f"{directory}/{name}", content, 0o644)
+    except OSError as error:
+        raise StartFailed(f"the attempt's directory {directory} cannot be made: {reason(error)}") from None
+
+
+def _make_file(path: str, content: bytes, mode: int) -> None:
+    """Makes a file. If the attempt is started once more, the file exists already and keeps its content."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        if content and not os.fstat(descriptor).st_size:
+            os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _content(path: str) -> bytes:
+    """The host's file, or its beginning; empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_NETWORK_BYTES)
+    except OSError:
+        return b""
