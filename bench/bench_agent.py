@@ -1,11 +1,10 @@
 """The agent with real pods: one started, a hundred at once, 110 kept for a while, and taken over after a restart.
 
-A start is timed to the first instruction of the program, which says what time it was. Beside it, in turns: the same
-program cloned into the same namespaces and a cgroup that is there already, by a C program (start_reference.c) that does
-nothing else; and `podman run` of it, with the host's network and a root filesystem that is a directory. Before each the
-machine is left alone for a moment: who enters a cgroup just after another has done so need not wait for all processors
-to take note (an RCU grace period, the larger part of a bare start), and neither is to profit from the other.
-"""
+A start is timed to the first instruction of the program, which prints the time. Beside it, in turns: the same program
+cloned into the same namespaces and a cgroup that is there already, by a C program (start_reference.c) that does nothing
+else; and `podman run` of it, with the host's network and a root filesystem that is a directory. Before each start the
+machine is idle for a moment. A process that enters a cgroup just after another one need not wait for an RCU grace
+period, which is the larger part of a bare start. Without the pause, one start would profit from the other."""
 
 import json
 import os
@@ -36,7 +35,7 @@ PODMAN_STARTS = 7
 BURST = 100
 BURSTS = 3
 KEPT = 110
-IDLE_SECONDS = 60.0  # what is done once a minute is in it once
+IDLE_SECONDS = 60.0  # long enough to contain work that is done once a minute
 PATIENCE_SECONDS = 120.0
 SETTLED_SECONDS = 0.2
 MIB = 1 << 20
@@ -118,7 +117,7 @@ class Agent:
         driver.close()
 
     def apply(self, *names: str) -> float:
-        """Pods that say when their program began, and stay; the time before they were handed in."""
+        """Applies pods that print when their program began, and run on. Returns the time before they were applied."""
         pods = [self._pod(name) for name in names]
         at = time.time()
         self.client.apply({"apiVersion": "v1", "kind": "List", "items": pods})
@@ -132,7 +131,7 @@ class Agent:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
     def began(self, name: str) -> float:
-        """When the pod's program did."""
+        """When the pod's program began."""
         written = f"*/main.1/upper/{name}"
         return said_time(eventually(lambda: next((self.state / "pods").glob(written), None)))
 
@@ -144,8 +143,8 @@ class Agent:
         )
 
     def happened(self, name: str, reason: str) -> float:
-        told = self.client.lines("/events", pod=f"default/{name}")
-        return float(next(one["at"] for one in told if one["reason"] == reason))
+        reported = self.client.lines("/events", pod=f"default/{name}")
+        return float(next(one["at"] for one in reported if one["reason"] == reason))
 
     def procs(self, name: str) -> list[str]:
         """The files that take a process into the cgroup of the pod's container."""
@@ -252,12 +251,12 @@ def burst(one: Agent) -> Figure:
     rates = []
     for round_ in range(BURSTS):
         names = [f"burst-{round_}-{number}" for number in range(BURST)]
-        told = one.client.lines("/events", follow="true")
-        next(told)  # what happened before has been told
+        reported = one.client.lines("/events", follow="true")
+        next(reported)  # the events of before
         time.sleep(SETTLED_SECONDS)
         at = one.apply(*names)
         waiting = set(names)
-        for event in told:
+        for event in reported:
             if event["reason"] == "Started":
                 waiting.discard(event["pod"].partition("/")[2])
             if not waiting:
@@ -280,7 +279,7 @@ def kept(one: Agent) -> Iterator[Figure]:
     for name in names:
         one.began(name)
     eventually(lambda: all(pod["status"]["phase"] == "Running" for pod in one.client.pods()), pause=0.1)
-    time.sleep(2.0)  # what follows the start (a look at each pod, memory given back) is not idling
+    time.sleep(2.0)  # work that follows the start (reading each pod, giving back memory) is not idle time
     pids = {"the agent": one.pid, "the supervisor": one.supervisor_pid}
     before, since = {name: run_seconds(pid) for name, pid in pids.items()}, time.monotonic()
     time.sleep(IDLE_SECONDS)

@@ -1,9 +1,8 @@
 """Cgroups of 110 pods with three containers each: measured, reconciled and made, beside the system calls alone.
 
 The references are C: they read the same files through descriptors that are kept open, and make the same directories and
-write the same values, with nothing between the system calls. What is compared is CPU time of the process, in user and
-in kernel mode: it does not depend on what else this machine does.
-"""
+write the same values, with nothing between the system calls. The figures are CPU time of the process, in user and in
+kernel mode, which does not depend on other load of the machine."""
 
 import os
 import resource
@@ -85,7 +84,7 @@ def making(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
         applied(driver, tree)
         ours.append((process_time() - start) * 1000)
         driver.remove(root)
-        with told(program, "make", calls) as ask:
+        with reference(program, "make", calls) as ask:
             references.append(ask("go") / 1000)
     assert reconcile(driver, tree).done == (), "the reference makes the same"
     return against("110 pods with 3 containers made", ours, references, "ms CPU", ratio_at_most(2))
@@ -101,7 +100,7 @@ def statistics(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
         if (directory := driver.files(path)[name.partition(".")[0]]) and Path(directory, name).exists()
     ]
     ours, references = [], []
-    with told(program, "read", files) as ask:
+    with reference(program, "read", files) as ask:
         for _ in range(ROUNDS):
             start = process_time()
             for path in paths:
@@ -119,7 +118,7 @@ def reconciling(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
     ]
     report = reconcile(driver, tree)
     ours, references = [], []
-    with told(program, "read", files) as ask:
+    with reference(program, "read", files) as ask:
         for _ in range(ROUNDS):
             before = writes()
             start = process_time()
@@ -133,7 +132,7 @@ def reconciling(driver: CgroupfsDriver, tree: Tree, program: str) -> Figure:
 def starting(
     driver: CgroupfsDriver, planner: Planner, planned_pods: list[PlannedPod], program: str
 ) -> Figure:
-    """The last pod comes when all the others are there: what it costs beyond its own directories and files."""
+    """Adds one pod when all others exist: its cost beyond its own directories and files."""
     every, others = planner.tree(planned_pods), planner.tree(planned_pods[:-1])
     report = reconcile(driver, every)
     back = reconcile_changed(driver, every, others, last=report)
@@ -149,7 +148,7 @@ def starting(
         with recorded() as calls:
             reconcile_changed(driver, before, after, last=back)
         reconcile_changed(driver, after, before, last=report)
-        with told(program, "make", calls) as ask:
+        with reference(program, "make", calls) as ask:
             references.append(ask("go") / 1000)
         reconcile_changed(driver, after, before, last=report)
     more = [mine - bare for mine, bare in zip(ours, references, strict=True)]
@@ -194,8 +193,8 @@ def recorded() -> Iterator[list[str]]:
 
 
 @contextmanager
-def told(program: str, mode: str, lines: list[str]):
-    """Asks the reference for microseconds."""
+def reference(program: str, mode: str, lines: list[str]):
+    """Runs the reference program. Yields a function that returns the microseconds that one round took."""
     with subprocess.Popen(
         [program, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,9 +1,8 @@
 """A node of a cluster beside one with the real kubelet: the same control plane, containerd, pods and minutes.
 
-Both nodes run at once, so that whatever else the machine does meets both. A start is timed from the API server's answer
-to a bound pod until the first instruction of its container. Then both nodes are filled, and left alone: what they cost
-when nothing happens is what a cluster pays all day. Requests are counted by the API server itself, in its audit log.
-"""
+Both nodes run at once, so that other load of the machine affects both. A start is timed from the API server's answer to
+a bound pod until the first instruction of its container. Then both nodes are filled and left idle: a cluster pays the
+cost of an idle node all day. Requests are counted by the API server itself, in its audit log."""
 
 import json
 import os
@@ -174,7 +173,7 @@ def _starts(reader: ApiReader, times: Path, ours: Contender, theirs: Contender) 
 
 
 class Cost(NamedTuple):
-    """What a node has used: processor seconds of its agent and of its containerd, and requests."""
+    """The cost of a node: processor seconds of its agent and of its containerd, and requests."""
 
     cpu_seconds: float
     containerd_seconds: float

@@ -1,11 +1,10 @@
 """Containers through the agent, beside the bare calls of the Container Runtime Interface and beside `podman run`.
 
-A start is timed to the first instruction of the program, which says what time it was. The bare calls are RunPodSandbox,
+A start is timed to the first instruction of the program, which prints the time. The bare calls are RunPodSandbox,
 CreateContainer and StartContainer, one after the other, by a client that does nothing else, and ask for the container
-that the agent asks for, but for names and amounts: before anything is timed, what containerd has made of both is
-compared. So both have containerd's default seccomp filter, which runc compiles anew for every container; what a
-container without one takes is measured as well. All take turns.
-"""
+that the agent asks for, but for names and amounts: before anything is timed, the containers that containerd makes of
+both are compared. So both have containerd's default seccomp filter, which runc compiles anew for every container; the
+start of a container without a filter is measured as well. All take turns."""
 
 import json
 import subprocess
@@ -70,7 +69,7 @@ class ContainerAgent(Agent):
 
 
 class Asked(NamedTuple):
-    """What the agent asks for that a runtime would not do by itself."""
+    """Settings that the agent asks for and that a runtime does not make by default."""
 
     files: list[str]  # where files of the agent are mounted in the container
     capabilities: list[str]
@@ -79,7 +78,7 @@ class Asked(NamedTuple):
 
 
 def asked_for(one: ContainerAgent, id_: str) -> Asked:
-    """As containerd has it of a container of the agent."""
+    """The settings of a container of the agent, as containerd has them."""
     spec = specification(one.containerd, id_)
     linux, state = spec["linux"], str(one.state)
     return Asked(
@@ -190,13 +189,14 @@ class BareCalls:
 
 
 def specification(containerd: Containerd, id_: str) -> dict[str, Any]:
-    """What runc is asked to make."""
+    """The specification that runc gets."""
     found: dict[str, Any] = json.loads(containerd.ctr("containers", "info", id_))["Spec"]
     return found
 
 
 def likeness(containerd: Containerd, id_: str) -> dict[str, Any]:
-    """What runc is asked to make, without what only names or counts: two that take the same work are equal in this."""
+    """The specification for runc without names and amounts. Two containers that take the same work have the same
+    one."""
     spec = specification(containerd, id_)
     linux, process = spec["linux"], spec["process"]
     return {

@@ -1,4 +1,5 @@
-"""From the crossing of a hard threshold to the kill, and to the memory being back; and what watching costs when idle.
+"""The time from the crossing of a hard threshold to the kill, and until the memory is free; and the cost of an idle
+watch.
 
 A pod allocates as fast as the machine can, among 110 that do nothing. Beside the agent stands a C program that awaits
 the same event of the kernel, in a cgroup with the same limit, and kills the whole cgroup; the crossing is seen by that
@@ -6,9 +7,8 @@ same program in both cases. All times are on one clock. cgroup v1 has that event
 the time instead.
 
 The program only kills: its allocator frees the memory by itself, with the shares of an ordinary cgroup. That of the pod
-has the shares of a BestEffort pod, and the agent's watch frees its memory. Beside busy loops the two are not alike, and
-"memory back" then says how long the node is short, and not what the watch costs.
-"""
+has the shares of a BestEffort pod, and the agent's watch frees its memory. So beside busy loops the two cannot be
+compared: "memory back" then shows how long the node is short of memory, not the cost of the watch."""
 
 import os
 import subprocess
@@ -48,7 +48,8 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.watch.guard import NAME as GUARD
 from evenkeel.pressure.watch.process import NAME as WATCH
 
-# `--rounds`, for each of the two phases: of fewer than 300, the 99th of a hundred is as good as the worst of all.
+# `--rounds`, for each of the two phases. With fewer than 300 rounds, the 99th percentile is little better than the
+# maximum.
 ROUNDS = int(os.environ.get("EVENKEEL_ROUNDS", "100"))
 IDLE_PODS = 110
 SUPERVISOR = "supervisor"  # its name in /proc
@@ -82,7 +83,8 @@ def figures() -> Iterator[Figure]:
                     now - then
                     for now, then in zip(processor_times(Path("/proc/stat").read_text()), before, strict=True)
                 )
-                # Where this is a virtual machine: whoever it is taken from stands still, for milliseconds at a time.
+                # On a virtual machine, the hypervisor may take the processor away ("steal"). The process on it then
+                # does not run for milliseconds.
                 yield Figure(
                     f"processor time that was taken from this machine meanwhile{title}",
                     taken / whole * 100,
@@ -114,13 +116,13 @@ def under_load(state: str) -> Iterator[None]:
 
 
 def processor_times(stat: str) -> tuple[int, int]:
-    """What was taken from all processors by whoever runs this machine ("steal"), and all of their time."""
+    """The time that the hypervisor took from all processors ("steal"), and their total time."""
     numbers = [int(word) for word in stat.splitlines()[0].split()[1:9]]
     return numbers[7], sum(numbers)
 
 
 class Round(NamedTuple):
-    """An eviction, in milliseconds since the usage crossed the line."""
+    """An eviction, in milliseconds since the usage crossed the threshold."""
 
     sent: float  # the kill
     back: float  # the memory
@@ -197,10 +199,10 @@ def evicted(client: Client, state: str, root: Cgroup, program: str, number: int)
     pods = root_of(root, "kubepods")
     drop_cache(pods)
     watch = named(below(client_pid[client]), WATCH)
-    with watching(program, pods) as told:
+    with watching(program, pods) as wait_for_times:
         client.apply(pod(name, [str(programs() / "grow"), "anon", str(16 << 30), "0"]))
         before = waits(watch)
-        times = told()
+        times = wait_for_times()
         waited = waits(watch) - before
     until(lambda: (client.pod_or_none("default", name) or {}).get("status", {}).get("phase") == "Failed")
     status = client.pod("default", name)["status"]
@@ -212,7 +214,8 @@ def evicted(client: Client, state: str, root: Cgroup, program: str, number: int)
     client.delete("default", name)
     until(lambda: client.pod_or_none("default", name) is None)
     woken_at = killed.stages[1]
-    # Where the watch was quicker than the kernel's report, nobody saw the crossing: all that it did itself counts.
+    # If the watch was quicker than the kernel's report, the time of the crossing is not known. Then all steps of the
+    # watch count.
     crossed = times["crossed"] or woken_at * 1000
     reported, woken, *others = (at * 1000 - crossed for at in killed.stages)
     if not -STALE <= reported <= woken:
@@ -222,8 +225,8 @@ def evicted(client: Client, state: str, root: Cgroup, program: str, number: int)
 
 
 def drop_cache(place: Cgroup) -> None:
-    """Cache that can be dropped counts as available. With it, the threshold is crossed later than the usage tells, by
-    the time in which the pod fills as much. For the reference, which knows only usage, the two must be the same."""
+    """Cache that can be dropped counts as available. With cache, the threshold is crossed later than usage alone
+    suggests. The reference knows only usage, so there must be no cache."""
     if place.has("memory.force_empty"):
         place.write("memory.force_empty", 0)
     else:
@@ -243,13 +246,13 @@ def ballast() -> dict:
 
 
 def idle(client: Client) -> Iterator[Figure]:
-    """Of one core, for the watch and its guard; and what they keep of memory."""
+    """The share of one core that the watch and its guard use when idle, and their memory."""
     client.apply({"apiVersion": "v1", "kind": "List", "items": [
         pod(f"idle-{number}", ["sleep", "infinity"]) for number in range(IDLE_PODS - 1)
     ]})  # fmt: skip
     client.apply(ballast())
     until(lambda: sum(p["status"]["phase"] == "Running" for p in client.pods()) == IDLE_PODS, 120)
-    time.sleep(2)  # what the starts have left to do
+    time.sleep(2)  # until work after the starts is done
     agent = client_pid[client]
     processes = [agent, *below(agent)]
     watch, guard = (named(processes, name) for name in (WATCH, GUARD))
@@ -274,14 +277,14 @@ def idle(client: Client) -> Iterator[Figure]:
 
 
 def reference_killed(root: Cgroup, program: str, held_bytes: int) -> Round:
-    """The same allocator in a cgroup of its own, killed by the C program that waits for the same event. The line is as
-    far away as that of the pods, who use `held_bytes` before it starts."""
+    """The same allocator in a cgroup of its own, killed by the C program that waits for the same event. Its threshold
+    is as far away as that of the pods, which use `held_bytes` before it starts."""
     place = root.child("reference")
     try:
         limit = "memory.max" if place.has("memory.max") else "memory.limit_in_bytes"
         place.write(limit, NODE_MIB * MIB - held_bytes)
         kill = str(place.directories[UNIFIED] / "cgroup.kill")
-        with watching(program, place, MARK - held_bytes, kill) as told:
+        with watching(program, place, MARK - held_bytes, kill) as wait_for_times:
             command = [
                 programs() / "enter",
                 "-",
@@ -293,7 +296,7 @@ def reference_killed(root: Cgroup, program: str, held_bytes: int) -> Round:
                 0,
             ]
             eater = subprocess.Popen([str(word) for word in command])
-            times = told()
+            times = wait_for_times()
             eater.wait(60)
         return Round(times["sent"] - times["crossed"], times["back"] - times["crossed"])
     finally:
@@ -309,13 +312,13 @@ def watching(program: str, place: Cgroup, mark: int = MARK, kill: str = "") -> I
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
 
-    def told() -> dict[str, float]:
+    def wait_for_times() -> dict[str, float]:
         text, _ = process.communicate(timeout=90)
         assert process.returncode == 0, f"the reference ended with {process.returncode}"
         return {word: int(number) / 1e6 for word, number in (line.split() for line in text.splitlines())}
 
     try:
-        yield told
+        yield wait_for_times
     finally:
         if process.poll() is None:
             process.kill()

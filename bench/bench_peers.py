@@ -1,10 +1,10 @@
-"""How soon an allocator is killed that has crossed a line in the machine's memory: by us, earlyoom or systemd-oomd.
+"""How soon an allocator that crosses a threshold of the machine's memory is killed: by us, earlyoom or systemd-oomd.
 
 They watch a whole machine, whose memory has to be used up: it is a small virtual one, and all are measured in the same
-boot of it (peers_guest.py). It is emulated, by which Python becomes 10 to 20 times slower and a sleep no longer: what
-the agent works they sleep. So only the ratios mean something, and they are the worst for us. systemd-oomd knows no
-line, but stalls: it has its shortest times, and a `memory.high` just above the line makes the allocator stall.
-"""
+boot of it (peers_guest.py). It is emulated. Python becomes 10 to 20 times slower there, but a sleep takes no longer:
+the agent computes while the others sleep. So only the ratios mean something, and they are the worst for us.
+systemd-oomd knows no line, but stalls: it has its shortest times, and a `memory.high` just above the line makes the
+allocator stall."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ KINDS = (
 
 
 class Storm(NamedTuple):
-    """One allocator that crossed the line. `seconds` is None where nobody stopped it in time."""
+    """One allocator that crossed the threshold. `seconds` is None if it was not stopped in time."""
 
     guard: str
     kind: str
@@ -66,7 +66,7 @@ def figures() -> Iterator[Figure]:
 
 
 def compared(storms: Iterable[Storm]) -> Iterator[Figure]:
-    """The agent beside each of the others, and who else had to act."""
+    """The agent beside each of the others, and storms that another program or the kernel stopped."""
     measured = list(storms)
     for kind in KINDS:
         of: dict[str, list[Storm]] = {guard: [] for guard in (AGENT, EARLYOOM, OOMD)}
@@ -79,16 +79,16 @@ def compared(storms: Iterable[Storm]) -> Iterator[Figure]:
             )
         for guard, ones in of.items():
             others = sum(one.by != guard for one in ones)
-            name = f"storms {kind.name} not stopped by {guard} ({told(ones)})"
+            name = f"storms {kind.name} not stopped by {guard} ({reported(ones)})"
             target = value_at_most(0) if guard == AGENT else None
             yield Figure(name, others, f"of {len(ones)}", None, None, target)
 
 
 def beside(name: str, ours: list[Storm], theirs: list[Storm]) -> Figure:
-    """The medians of the storms that the guard stopped; of one who stopped none there is none."""
+    """Compares the medians of the storms that each program stopped itself."""
     value, reference = median_ms(ours), median_ms(theirs)
     if value is None:
-        return failed(name, told(ours), ratio_at_most(1))
+        return failed(name, reported(ours), ratio_at_most(1))
     if reference is None:
         return Figure(name, value, "ms", None, None, None)
     return Figure(name, value, "ms", reference, value / reference, ratio_at_most(1))
@@ -99,7 +99,7 @@ def median_ms(storms: list[Storm]) -> float | None:
     return median(times) if times else None
 
 
-def told(storms: list[Storm]) -> str:
+def reported(storms: list[Storm]) -> str:
     if not storms:
         return "not measured"
     by = [one.by for one in storms]

@@ -1,10 +1,8 @@
 """Evictions while a thousand readers watch the node, and slow clients hold connections: how long the kill takes, in
 turns with the same without them.
 
-The readers are a process of their own that takes all it is sent, and so they take a part of the machine from everybody.
-How much of the difference that is, a third turn tells: they read the same from a relay, a process that is the agent's
-only reader.
-"""
+The readers are a process of their own, which also takes a part of the machine. A third turn shows how much of the
+difference that is: there the readers read the same data from a relay, a process that is the agent's only reader."""
 
 import os
 import selectors
@@ -25,7 +23,7 @@ from evenkeel.cli.client import Client
 from evenkeel.server.agent_socket import connect, listen
 
 READERS = 900
-SLOW = 100  # who send half a request, or never read
+SLOW = 100  # clients that send half a request, or never read
 ROUNDS = 100  # of each turn: of fewer, the 99th of a hundred is as good as the worst of all
 WATCH = b"GET /view/watch HTTP/1.1\r\nHost: x\r\n"  # and an empty line
 
@@ -84,7 +82,7 @@ def _beside(*arguments: str) -> Iterator[None]:
 
 
 def pass_on(state: str, directory: str) -> None:
-    """Listens in the directory, and sends everybody who has asked for something there what the agent sends."""
+    """Listens in the directory, and passes the agent's stream on to every client that connects there."""
     agent_, listening = connect(state), listen(directory)
     agent_.sendall(WATCH + b"\r\n")
     first = agent_.recv(1 << 18)
@@ -99,7 +97,7 @@ def pass_on(state: str, directory: str) -> None:
             if key.fileobj is agent_:
                 data = agent_.recv(1 << 18)
                 for one in asked:
-                    with suppress(BlockingIOError, BrokenPipeError):  # who does not read, or has gone
+                    with suppress(BlockingIOError, BrokenPipeError):  # it does not read, or is gone
                         one.send(data)
             elif key.fileobj is listening:
                 one, _ = listening.accept()

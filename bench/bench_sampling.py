@@ -1,11 +1,10 @@
-"""cgroup v2 has no event for usage above a mark: what it costs to look instead, and how close that comes to the line.
+"""cgroup v2 has no event for usage above a threshold: the cost of sampling instead, and how late it sees a crossing.
 
-In one boot of a virtual machine with cgroup v2 (sampling_guest.py), the agent's watch with 110 pods that do nothing is
-seen looking, with much memory left and then with a pod just above the hard threshold, where it looks the most often. A
-C program reads the same files as often. Then pods grow over the line, and a C program that reads the usage all the time
-and kills does the same for a cgroup. The machine is emulated: Python becomes 10 to 20 times slower there and C not
-quite as much, so a share of its processor is no figure of a real one. The ratio is, and it is the worst for us.
-"""
+In one boot of a virtual machine with cgroup v2 (sampling_guest.py), the samples of the agent's watch are counted, with
+110 idle pods: first with much memory left, then with a pod just above the hard threshold, where it samples most often.
+A C program reads the same files as often. Then pods grow over the threshold. For comparison, a C program reads the
+usage of a cgroup all the time, and kills. The machine is emulated: Python becomes 10 to 20 times slower there and C not
+quite as much, so a share of its processor is no figure of a real one. The ratio is, and it is the worst for us."""
 
 import json
 import tempfile
@@ -37,7 +36,7 @@ KINDS = (Kind("at 64 MiB/s", 64), Kind("at 256 MiB/s", 256), Kind("as fast as it
 
 
 class Cost(NamedTuple):
-    """Of looking for a while; `reference` is what the same number of looks took the C program."""
+    """The cost of sampling for a while. `reference` is the cost of the same number of samples in the C program."""
 
     headroom_mib: int  # above the line
     looks: int
@@ -50,7 +49,8 @@ class Cost(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """Somebody grew over the line. `late_ms` is None where no kill was sent: the kernel's own killer was first."""
+    """A pod or cgroup grew over the threshold. `late_ms` is None if no kill was sent: the kernel's OOM killer was
+    first."""
 
     guard: str
     kind: str
@@ -69,14 +69,14 @@ def figures() -> Iterator[Figure]:
         lines, trouble = lines_from(guest, "bench.sampling_guest", str(reference))
     if trouble:
         yield failed("sampling in a guest", trouble, None)
-    costs, crossings = told(lines)
+    costs, crossings = reported(lines)
     for cost in costs:
         yield cost_figure(cost)
     yield from closeness(crossings)
 
 
-def told(lines: Iterable[str]) -> tuple[list[Cost], list[Crossing]]:
-    """What the guest found, among whatever else it said."""
+def reported(lines: Iterable[str]) -> tuple[list[Cost], list[Crossing]]:
+    """The figures in the output of the guest."""
     costs, crossings = [], []
     for line in lines:
         if line[:1] == "{":

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from time import process_time
 
-from bench.bench_cgroups import applied, cgroups, told
+from bench.bench_cgroups import applied, cgroups, reference
 from bench.figure import Figure, against, ratio_at_most
 from bench.reference import compiled
 from evenkeel.agent.observe.counters import Counters
@@ -68,7 +68,7 @@ def figures() -> Iterator[Figure]:
             for name, answer in answers.items():
                 ours, references = [], []
                 size = 0
-                with told(program, "read", files) as ask:
+                with reference(program, "read", files) as ask:
                     for _ in range(ROUNDS):
                         start = process_time()
                         size = len(answer(look()))

@@ -1,4 +1,5 @@
-"""An agent that evicts, for benchmarks: on a small node in a cgroup of its own, and what its journal says of a kill."""
+"""An agent that evicts, for benchmarks: on a small node in a cgroup of its own, with the journal's record of each
+kill."""
 
 import os
 import shutil

@@ -1,7 +1,6 @@
 """A measured figure beside its reference from the same run, and whether it met its target.
 
-Machines differ and so do their moods: what counts is the ratio to a reference measured in the same minutes.
-"""
+Machines differ, and so does their load. So the ratio to a reference from the same minutes counts."""
 
 from statistics import median
 from typing import Literal
@@ -43,7 +42,8 @@ class Figure(NamedTuple):
 
     @property
     def met(self) -> bool | None:
-        """None where there is no target to meet. What could not be measured met nothing."""
+        """Whether the target was met; None if there is no target. A figure that could not be measured has not met
+        it."""
         if self.target is None:
             return None if not self.failure else False
         measured = self.ratio if self.target.of == "ratio" else self.value
@@ -73,7 +73,7 @@ def failed(name: str, why: str, target: Target | None) -> Figure:
 
 
 def rounded(number: float | None) -> str:
-    """Four figures are more than any of these measurements is good for."""
+    """Rounded to four significant digits: no measurement here is more precise."""
     if number is None:
         return "none"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"

@@ -1,4 +1,4 @@
-"""Benchmarks that use up or change a machine: in a virtual one, which is thrown away."""
+"""Runs benchmarks that use up or change a machine in a disposable virtual machine."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ class Guest(NamedTuple):
 
 
 def lines_from(guest: Guest, module: str, *arguments: str) -> tuple[list[str], str]:
-    """What the module says when it is run there; and what went wrong, empty if nothing did."""
+    """The output of the module when it is run there, and the error; empty if there was none."""
     command = [
         sys.executable, "-m", "tests.machines", "run", guest.machine, "--name", guest.name, "--cpus", "2",
         "--memory", str(guest.memory_mib), "--time-limit", str(guest.time_limit_seconds), "--",

@@ -23,7 +23,7 @@ READY_SECONDS = 180.0
 STOPPED_SECONDS = 10.0
 MAX_PODS = 200
 CLUSTER_DNS = "10.251.0.10"
-# What kubelet demands of the kernel, and writes where it is otherwise.
+# The kernel settings that kubelet demands, and writes if they differ.
 KERNEL_SETTINGS = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -89,7 +89,7 @@ def _configuration(plane: ControlPlane, directory: Path, root: Cgroup, container
         "cgroupRoot": f"/{root.paths()[0].name}",
         "failCgroupV1": False,
         "failSwapOn": False,
-        # Without one it tells each pod again and again, by events, that there is none.
+        # Without cluster DNS, kubelet records an event about that for each pod again and again.
         "clusterDNS": [CLUSTER_DNS],
         "clusterDomain": "cluster.local",
         "containerRuntimeEndpoint": containerd.endpoint,

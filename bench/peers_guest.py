@@ -1,8 +1,7 @@
 """`python -m bench.peers_guest WATCHER EARLYOOM OOMD`: the storms of `bench peers`, on a machine that is thrown away.
 
-The watchers of memory run one after the other. In each storm a pod (where nobody knows of pods, a cgroup) grows
-until somebody stops it; a line of JSON tells how that went (`bench_peers.Storm`). Nothing is put back as it was.
-"""
+The watchers of memory run one after the other. In each storm a pod (or a cgroup, for a program that knows no pods)
+grows until it is stopped. A line of JSON has the outcome (`bench_peers.Storm`). Nothing is put back as it was."""
 
 import os
 import shutil

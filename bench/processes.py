@@ -1,4 +1,4 @@
-"""What the kernel counts of processes: their children, memory and time."""
+"""Figures of processes from the kernel: children, memory and time."""
 
 import os
 from pathlib import Path
@@ -55,7 +55,7 @@ def run_seconds(pid: int) -> float:
 
 
 class Waits(NamedTuple):
-    """What its first thread had to wait for, so far."""
+    """How often and how long its first thread has waited so far."""
 
     queued_seconds: float  # it could have run, and had no processor
     faults: int  # pages that were not in its memory

@@ -1,8 +1,8 @@
 """`python -m bench.sampling_guest REFERENCE`: what `bench sampling` measures, on a machine that is thrown away.
 
-One agent, whose node is large enough that an idle one is looked at rarely. A pod within its request then fills it to
-BASE_MIB above the line, from where others grow. A line of JSON for each figure (`bench_sampling.Cost`, `Crossing`).
-"""
+It runs one agent, whose node is large enough that an idle node is sampled rarely. A pod within its request then fills
+it to BASE_MIB above the line, from where others grow. A line of JSON for each figure (`bench_sampling.Cost`,
+`Crossing`)."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ from bench.processes import below, named, run_seconds
 from evenkeel.cli.client import Client
 
 MIB = 1 << 20
-BASE_MIB = 128  # left above the line, for those who cross it
+BASE_MIB = 128  # left above the threshold, for the pods that cross it
 NEAR_MIB = 8
 STATE = "/scratch/state"
 SETTLING_SECONDS = 15.0
@@ -56,7 +56,7 @@ def main(reference: str) -> None:
         with agent(root) as (client, pid):
             pods = root_of(root, "kubepods")
             start(client, *(pod(f"idle-{number}", ["sleep", "100000"]) for number in range(PODS)))
-            time.sleep(SETTLING_SECONDS)  # what the starts have left to do
+            time.sleep(SETTLING_SECONDS)  # until work after the starts is done
             print(cost(pods, pid, reference, IDLE_SECONDS).to_json(), flush=True)
             fill(client, pods, "base", BASE_MIB, is_requested=True)
             fill(client, pods, "near", NEAR_MIB)
@@ -140,7 +140,7 @@ def waits(pid: int) -> int:
 
 
 def stopped(client: Client, pods: Cgroup, reference: str, kind: Kind, number: int) -> Crossing:
-    """By the agent."""
+    """A crossing that the agent stops."""
     name = f"eater-{KINDS.index(kind)}-{number}"
     line, limit = line_bytes(pods), int(pods.read("memory.max"))
     with watching(reference, pods, line) as found:
@@ -165,7 +165,7 @@ def stopped(client: Client, pods: Cgroup, reference: str, kind: Kind, number: in
 
 
 def killed(root: Cgroup, reference: str, kind: Kind) -> Crossing:
-    """By the C program, in a cgroup with as much above its line, and as much below it."""
+    """A crossing that the C program stops, in a cgroup with as much memory above and below its threshold."""
     place = root.child("reference")
     try:
         line, limit = BASE_MIB * MIB, (BASE_MIB + LINE_MIB) * MIB

@@ -3,7 +3,7 @@
 import re
 
 _ALIGNMENT = 64 << 20  # of every arena but the first
-# What is used of an arena, and its rest, which is reserved.
+# The used part of an arena, and the rest, which is reserved.
 _ARENA = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *\n\2-([0-9a-f]+) ---p 00000000 00:00 0 *$", re.MULTILINE
 )

@@ -14,7 +14,7 @@ from tests.machines import packages
 from tests.models.agents import Place
 from tests.needing import needing
 
-# A test says what is right, not how fast this machine is today; speed is measured under bench/.
+# A test checks results, not speed. Speed is measured in bench/.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def descriptors() -> int:
-    gc.collect()  # what tests before have left would be closed at any moment
+    gc.collect()  # objects that earlier tests left could be closed at any moment
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
@@ -22,7 +22,7 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
     def in_child(*arguments: Any, **named: Any) -> None:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
-            # What the threads of others hold is of no use here.
+            # Descriptors of other threads do not matter here.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:

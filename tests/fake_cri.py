@@ -1,4 +1,4 @@
-"""A container runtime that is only as good as a test wants it: the Container Runtime Interface on a Unix socket, whose
+"""A fake container runtime whose faults a test chooses: the Container Runtime Interface on a Unix socket. Its
 containers are plain sleeping processes."""
 
 import asyncio
@@ -92,7 +92,7 @@ class FakeCri:
         return answer.SerializeToString()
 
     async def stop(self) -> None:
-        """It goes away; its containers run on."""
+        """Stops the runtime. Its containers run on."""
         await self._server.stop(0)
         self._server = None
 
@@ -103,7 +103,7 @@ class FakeCri:
             container.kill()
 
     def kill(self, cgroup: str) -> None:
-        """What the kernel does to everything in the cgroup."""
+        """Kills all processes of the cgroup, as the kernel does."""
         for container in self.containers.values():
             if container.cgroup == cgroup:
                 container.kill()

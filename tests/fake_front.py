@@ -1,4 +1,4 @@
-"""An agent's front that runs nothing: pods are as a test says. Served on a real socket, in a thread of its own."""
+"""A fake front of an agent. It runs nothing: a test sets the pods. Served on a real socket, in a thread of its own."""
 
 import asyncio
 import io
@@ -49,7 +49,7 @@ class FakeFront:
         self.held: dict[str, Pod] = {}
         self.data: dict[DataKey, StoredObject] = {}
         self.made: dict[str, Workload] = {}
-        self.told: list[Event] = []
+        self.recorded: list[Event] = []
         self.deleted: list[tuple[str, float | None]] = []
         self.sources: list[str] = []
         self.dropped = 0
@@ -154,14 +154,20 @@ class FakeFront:
 
     def tell(self, reason, message="", pod="", **more):
         event = Event(
-            1_794_787_200.0, more.pop("type", NORMAL), reason, message, pod, number=len(self.told) + 1, **more
+            1_794_787_200.0,
+            more.pop("type", NORMAL),
+            reason,
+            message,
+            pod,
+            number=len(self.recorded) + 1,
+            **more,
         )
-        self.told.append(event)
+        self.recorded.append(event)
         for queue in tuple(self._followers):
             queue.put_nowait(event)
 
     def events(self, pod="", most=1000):
-        return tuple(told for told in self.told if pod in ("", told.pod))[-most:]
+        return tuple(event for event in self.recorded if pod in ("", event.pod))[-most:]
 
     def follow(self):
         return self._listen(self._followers, ())
@@ -192,7 +198,7 @@ class FakeFront:
 
     async def node_snapshot(self):
         if not self.keeps_snapshot or self._node_snapshot is None:
-            notable = tuple(told for told in self.told if is_notable(told))
+            notable = tuple(event for event in self.recorded if is_notable(event))
             self._node_snapshot = self.snapshot_maker.node_snapshot(self.pods(), notable)
         return self._node_snapshot
 
@@ -252,7 +258,7 @@ def running(pod: Pod) -> Pod:
 
 
 class Served:
-    """What a test has of a front that is served elsewhere: `call` runs a function in the server's own thread."""
+    """A front that is served in another thread. `call` runs a function in that thread."""
 
     def __init__(self, front, state_dir, loop, server):
         self.front = front
@@ -261,7 +267,7 @@ class Served:
         self.server = server
 
     def end(self):
-        """The agent's end; what it ran goes on."""
+        """Ends the agent. Its pods run on."""
         asyncio.run_coroutine_threadsafe(self.server.close(), self._loop).result(30)
 
     def call(self, function, *arguments, **named):
@@ -289,7 +295,7 @@ def served(front, state_dir, **options) -> Iterator[Served]:
 
 
 def run_command(command, *arguments, state_dir):
-    """What the command line answers: its exit code, and what it said on both streams."""
+    """Runs a command. Returns its exit code, and its output on both streams."""
     out, err = io.StringIO(), io.StringIO()
     code: int | str | None
     with redirect_stdout(out), redirect_stderr(err):

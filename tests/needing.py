@@ -1,5 +1,5 @@
-"""What a test needs of the machine and may not find: a reason to skip it for a user, and a failure where all of it is
-to be shown (`CI=true`)."""
+"""Requirements of a test that the machine may lack. Then the test is skipped for a user, and fails in CI
+(`CI=true`)."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.machines import Unavailable
 
 @contextmanager
 def needing() -> Iterator[None]:
-    """Around what raises `Unavailable`."""
+    """A context that turns `Unavailable` into a skip, or into a failure in CI."""
     try:
         yield
     except Unavailable as reason:

@@ -4,9 +4,9 @@ import socket
 
 
 class ReservedPort:
-    """It is bound and does not listen. So the kernel gives it to nobody who asks for any port, nor to a connection of
-    somebody else; and who asks for just this one may listen there, if it sets SO_REUSEADDR, as servers do. A port that
-    is only looked up and let go may be another's a moment later: tests of many parts run beside each other."""
+    """The port is bound, and nothing listens there. So the kernel gives it neither to a program that asks for any free
+    port nor to an outgoing connection. A server that asks for this port can listen there, if it sets SO_REUSEADDR, as
+    servers do. A port that is only looked up and released may be taken by another test a moment later."""
 
     def __init__(self) -> None:
         self._bound = socket.socket()

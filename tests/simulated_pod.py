@@ -12,7 +12,8 @@ _DEFAULTS = LifecycleSettings()
 
 
 class SimulatedPod:
-    """`step` does what an agent does: decide, write down, start. What must stop goes on until the test ends it."""
+    """`step` does what an agent does: decide, commit, start. A container that must stop runs on until the test ends
+    it."""
 
     def __init__(self, pod: Pod, settings: LifecycleSettings = _DEFAULTS) -> None:
         self.pod = default_pod(pod, settings.profile)

@@ -1,4 +1,4 @@
-"""Which pods are taken."""
+"""Admission: which pods a node admits."""
 
 import pytest
 from hypothesis import given

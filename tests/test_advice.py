@@ -1,4 +1,4 @@
-"""What requests and reservations should be, from what was used over time."""
+"""Advice about requests and reservations, from usage over time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The agent on a model machine: what it starts and stops, what it writes down before it acts, what it takes over.
+"""The agent on a model machine: starts and stops, commits before actions, and adoption after a restart.
 
 The same on real kernels: tests/kernel/test_agent.py."""
 
@@ -271,8 +271,8 @@ def test_a_container_whose_image_is_missing_waits_for_it_and_has_not_been_tried(
         await agent.apply(pods_of(pod("web", restartPolicy="Never")))
         await until(lambda: waiting(agent) == ("ImagePullBackOff", "image x is not there", 0))
         assert phase(agent, "web") == "Pending"
-        told = [one.message for one in agent.events() if one.reason == "Failed"]
-        assert told == ["cannot start container main: image x is not there"]
+        reported = [one.message for one in agent.events() if one.reason == "Failed"]
+        assert reported == ["cannot start container main: image x is not there"]
 
     def waiting(agent: Agent) -> tuple[str, str, int]:
         for one in agent.pod("default/web").status.container_statuses:
@@ -524,7 +524,7 @@ def test_what_has_ended_for_good_is_not_begun_again_without_the_journal(place):
     assert len(place.runtime.starts) == 1
 
 
-def test_a_copy_that_is_damaged_is_told_of_once(place):
+def test_a_copy_that_is_damaged_is_reported_once(place):
     async def first(agent: Agent) -> None:
         await agent.apply(pods_of(requesting("large", "100")))
         await until(lambda: phase(agent, "large") == "Failed")
@@ -614,8 +614,8 @@ def test_a_container_that_was_asked_to_end_was_not_killed_for_memory_whatever_th
         await agent.delete("default/asked")
         place.runtime.end(Attempt("u-hit", "main", 1), 137, 9, is_oom_killed=True)
         await until(lambda: agent.pod("default/asked") is None and phase(agent, "hit") == "Failed")
-        told = [one.pod for one in agent.events() if one.reason == "OOMKilled"]
-        assert told == ["default/hit"]
+        reported = [one.pod for one in agent.events() if one.reason == "OOMKilled"]
+        assert reported == ["default/hit"]
 
     drive(place, story)
 
@@ -686,7 +686,8 @@ def test_new_amounts_are_applied_in_place(place):
 
 
 def test_the_status_has_new_amounts_once_the_container_that_must_restart_has(place):
-    """As in kubelet: who waits for the resize would take the container before its restart for the one after it."""
+    """As in kubelet: a client that waits for the resize would otherwise mistake the container before its restart for
+    the one after it."""
     policy = "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]"
     web = WEB.replace("image: host", f"image: host, {policy}")
 
@@ -695,8 +696,8 @@ def test_the_status_has_new_amounts_once_the_container_that_must_restart_has(pla
         assert shown is not None
         return any(one.type == "PodResizeInProgress" for one in shown.status.conditions)
 
-    def told(agent: Agent) -> tuple[str, str]:
-        """The memory that was granted, and that in force."""
+    def reported(agent: Agent) -> tuple[str, str]:
+        """The allocated memory, and the actual memory."""
         shown = agent.pod("default/web")
         assert shown is not None
         (status,) = shown.status.container_statuses
@@ -710,11 +711,11 @@ def test_the_status_has_new_amounts_once_the_container_that_must_restart_has(pla
         assert not in_progress(agent)
         await agent.apply(pods_of(web.replace("1Gi", "2Gi")))
         await until(lambda: bool(place.runtime.stopped))
-        assert told(agent) == ("2Gi", "1Gi")
+        assert reported(agent) == ("2Gi", "1Gi")
         assert in_progress(agent)
         place.runtime.end(place.runtime.starts[0], 143, 15)
         await until(lambda: not in_progress(agent))
-        assert told(agent) == ("2Gi", "2Gi")
+        assert reported(agent) == ("2Gi", "2Gi")
         assert len(place.runtime.starts) == 2
 
     drive(place, story)
@@ -853,7 +854,7 @@ def test_a_resize_that_is_granted_is_not_lost_by_a_crash_before_the_end_of_the_s
     drive(place, second)
 
 
-def test_a_resize_that_can_never_be_had_is_told_as_such_until_it_is_taken_back(place):
+def test_a_resize_that_can_never_be_had_is_reported_as_such_until_it_is_taken_back(place):
     async def story(agent: Agent) -> None:
         await agent.apply(pods_of(requesting("a", "1")))
         await until(lambda: phase(agent, "a") == "Running")
@@ -1089,7 +1090,7 @@ def test_of_pods_that_are_over_the_latest_are_kept(place, monkeypatch):
     drive(place, story)
 
 
-def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch, caplog):
+def test_the_journal_is_kept_short_and_its_loss_is_reported_once(place, monkeypatch, caplog):
     monkeypatch.setattr("evenkeel.agent.background_loops._CHECKPOINT_SECONDS", 0.001)
     monkeypatch.setattr("evenkeel.agent.background_loops._PLACE_SECONDS", 0.001)
     calls = []
@@ -1121,11 +1122,11 @@ def test_the_journal_is_kept_short_and_its_loss_is_told_once(place, monkeypatch,
 
     drive(place, story)
     assert not any(calls), "waiting for the disk is not the loop's"
-    told = [record for record in caplog.records if "journal.db" in record.getMessage()]
-    assert len(told) == 1
+    reported = [record for record in caplog.records if "journal.db" in record.getMessage()]
+    assert len(reported) == 1
 
 
-def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
+def test_what_the_kernel_lacks_is_reported_once_however_pods_come_and_go(place):
     place.kernel.absent["memory.high"] = NotAvailable("no memory.high here", path="/", file="memory.high")
     limits = {"cpu": "10m", "memory": "64Mi"}
 
@@ -1144,8 +1145,8 @@ def test_what_the_kernel_lacks_is_told_once_however_pods_come_and_go(place):
         agent.cgroups.heal()
         agent.steps.want_step()
         await agent.pod_loop.stepped()
-        told = [one for one in agent.events() if one.reason == "CgroupRefused"]
-        assert [(one.message, one.times) for one in told] == [
+        reported = [one for one in agent.events() if one.reason == "CgroupRefused"]
+        assert [(one.message, one.times) for one in reported] == [
             ("memory.high is not available on this kernel", 1)
         ]
 

@@ -125,7 +125,7 @@ def test_applied_objects_are_there_after_a_crash_and_only_their_owner_can_read_t
     assert all(one.metadata.creation_timestamp for one in found)
 
 
-def test_an_immutable_object_is_changed_by_no_one(place):
+def test_an_immutable_object_cannot_be_changed(place):
     async def story(agent: Agent) -> None:
         await apply(agent, config("1", immutable=True))
         with pytest.raises(InvalidInput, match="immutable"):

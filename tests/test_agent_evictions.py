@@ -1,4 +1,4 @@
-"""An agent whose pods are evicted: what ends, what is kept, and when they come back."""
+"""Evictions in the agent: which containers end, which data stays, and when pods come back."""
 
 import asyncio
 import json

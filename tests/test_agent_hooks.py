@@ -168,7 +168,7 @@ def test_a_post_start_hook_holds_back_the_next_container_and_the_readiness(place
     drive(place, story)
 
 
-def test_a_hook_that_a_killed_agent_left_is_not_run_again_and_holds_back_nobody(place):
+def test_a_hook_that_a_killed_agent_left_is_not_run_again_and_holds_back_no_container(place):
     async def first(agent: Agent) -> None:
         place.runtime.may_end.clear()
         await agent.apply(pods_of(web(postStart={"exec": {"command": ["hello"]}})))

@@ -30,7 +30,7 @@ ATTEMPT = Attempt("uid", "c", 1)
 SUPPORTED_GROUPS, SECP256R1 = 10, 0x17  # of TLS
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
-# Of a server nobody trusts, and which is asked all the same.
+# The certificate of a server that is not trusted. It is probed all the same.
 TLS_PEM = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgXUPJcZwxKhESfA2M
@@ -163,7 +163,7 @@ def test_a_redirect_is_followed_on_the_same_host_only():
 
 
 @pytest.mark.parametrize(
-    "length, body, told",
+    "length, body, reported",
     [
         ("Content-Length: 3", b"abcdef", " abc"),
         ("Content-Length: 99", b"abc", " abc"),
@@ -174,13 +174,13 @@ def test_a_redirect_is_followed_on_the_same_host_only():
         ("Content-Length: 4", b"a\x1b\xff\n", " a \N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_of_the_body_of_a_redirect_that_is_not_followed_the_beginning_is_told(length, body, told):
+def test_of_the_body_of_a_redirect_that_is_not_followed_the_beginning_is_reported(length, body, reported):
     head = f"HTTP/1.1 302 Found\r\nLocation: http://nowhere.invalid/\r\n{length}\r\n\r\n".encode()
     answer = asked(answering(head + body))
-    assert answer == Answer(True, f"Probe terminated redirects, Response body:{told}")
+    assert answer == Answer(True, f"Probe terminated redirects, Response body:{reported}")
 
 
-def test_a_success_with_a_warning_is_told_in_an_event_and_is_no_failure(place):
+def test_a_success_with_a_warning_is_reported_in_an_event_and_is_no_failure(place):
     async def run(agent):
         async with server(answering(b"HTTP/1.1 302 F\r\nLocation: http://nowhere.invalid/\r\n\r\n")) as port:
             probe = f"{{httpGet: {{port: {port}}}, periodSeconds: 1}}"
@@ -188,8 +188,8 @@ def test_a_success_with_a_warning_is_told_in_an_event_and_is_no_failure(place):
             pod = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{containers: [{container}]}}}}"
             await agent.apply(pods_of(pod))
             await until(lambda: any(one.reason == "ProbeWarning" for one in agent.events()))
-        (told,) = {one.message for one in agent.events() if one.reason == "ProbeWarning"}
-        assert told == "liveness probe of container c: Probe terminated redirects, Response body:"
+        (reported,) = {one.message for one in agent.events() if one.reason == "ProbeWarning"}
+        assert reported == "liveness probe of container c: Probe terminated redirects, Response body:"
         assert not [one for one in agent.events() if one.reason in ("Unhealthy", "Killing")]
 
     drive(place, run)
@@ -268,7 +268,7 @@ def test_a_server_that_speaks_one_letter_at_a_time_costs_no_more_than_the_timeou
     assert asked(slow, timeout_seconds=0.1).is_success is False
 
 
-def test_https_asks_whoever_it_is(tmp_path):
+def test_https_accepts_any_certificate(tmp_path):
     pem = tmp_path / "server.pem"
     pem.write_text(TLS_PEM)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -349,12 +349,12 @@ def test_a_tcp_probe_passes_where_somebody_listens():
 
 
 class Asked:
-    """Answers commands as it is told to, and keeps what it was asked and what the probes said of it."""
+    """Answers commands as a test says, and keeps the commands and the reports of the probes."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
         self.commands = []
-        self.told = []
+        self.recorded = []
         self.waiting = asyncio.Event()
         self.probes = Probes(self.execute, self.tell, jitter=lambda: 0.0)
         self.news: asyncio.Queue[Any] = asyncio.Queue()
@@ -370,7 +370,7 @@ class Asked:
         return answer
 
     def tell(self, probed):
-        self.told.append(probed)
+        self.recorded.append(probed)
         self.news.put_nowait(probed)
 
     async def next_news(self):
@@ -397,14 +397,14 @@ def test_a_readiness_probe_tells_when_it_first_knows_and_when_that_changes():
         return asking
 
     asking = asyncio.run(run())
-    assert [(each.outcome, each.has_changed) for each in asking.told] == [
+    assert [(each.outcome, each.has_changed) for each in asking.recorded] == [
         (ProbeOutcome.PASSED, True),
         (ProbeOutcome.FAILED, True),
         (ProbeOutcome.FAILED, False),
         (ProbeOutcome.PASSED, True),
     ]
     assert asking.commands[0] == (ATTEMPT, ("check", "it"), 2.0)
-    assert asking.told[1].answer == Answer(False, "the command ended with 1: no [31m disk")
+    assert asking.recorded[1].answer == Answer(False, "the command ended with 1: no [31m disk")
 
 
 def test_the_others_begin_when_the_startup_probe_has_passed():
@@ -470,7 +470,7 @@ def test_nothing_is_told_of_a_container_that_is_watched_no_more():
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait(others, timeout=PATIENT_SECONDS)
         assert all(task.cancelled() for task in others)
-        return asking.told
+        return asking.recorded
 
     assert asyncio.run(run()) == []
 

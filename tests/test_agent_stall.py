@@ -1,4 +1,4 @@
-"""The agent and a container that stands still at memory.high, with figures of the test's own."""
+"""The agent and a container that stalls at memory.high, with figures of the test's own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -31,13 +31,13 @@ PATH = "/evenkeel/kubepods/burstable/podu1/c"
 
 
 class Figures:
-    """What is read of the container. It uses so much, or all that its mark lets it; and waits for as long as it is at
-    the mark. Before it `has_begun` it uses nothing."""
+    """The figures of the container. It uses the given memory, at most its memory.high, and it waits while it is at
+    memory.high. Before it `has_begun` it uses nothing."""
 
     def __init__(self, place: Place) -> None:
         self.has_begun = False
         self.wants_mib = 1000
-        self.late_mib = 0  # what the kernel still has as the mark, whatever was written
+        self.late_mib = 0  # the memory.high that the kernel still has, whatever was written
         self.looks = 0
         self._kernel = place.kernel
 

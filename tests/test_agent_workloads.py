@@ -309,7 +309,7 @@ def _fails(*_: object) -> None:
     raise JournalError("the disk is full")
 
 
-def test_who_watches_learns_that_a_pod_is_gone_though_the_next_of_its_name_and_uid_follows_at_once(place):
+def test_a_watcher_learns_that_a_pod_is_gone_though_the_next_of_its_name_and_uid_follows_at_once(place):
     async def story(agent: Agent) -> None:
         await apply(agent, manifest("StatefulSet", replicas=1))
         await until(lambda: names(agent) == {"w-0"})

@@ -1,4 +1,5 @@
-"""What the C library keeps, in processes of their own: its settings are for the rest of a process's life."""
+"""Memory that the C library keeps. Each test has a process of its own, because these settings last as long as the
+process."""
 
 import subprocess
 import sys

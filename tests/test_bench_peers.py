@@ -1,4 +1,4 @@
-"""How the storms of `bench peers` are told apart; the storms themselves need a machine to be thrown away."""
+"""How `bench peers` evaluates storms. The storms themselves need a disposable machine."""
 
 from bench.bench_peers import (
     AGENT,
@@ -22,7 +22,7 @@ def storm(guard: str, seconds: float | None, by: str = "") -> Storm:
     return Storm(guard, FAST.name, by or guard, seconds, 100)
 
 
-def test_a_storm_is_its_guard_s_unless_the_kernel_acted_or_nobody_did():
+def test_a_storm_counts_for_its_guard_unless_the_kernel_stopped_it_or_it_was_not_stopped():
     said = "crossed 1000000000\nstopped 1250000000\nleast 102400\n"
     assert storm_of(EARLYOOM, FAST, said, is_kernels=False) == Storm(EARLYOOM, FAST.name, EARLYOOM, 0.25, 100)
     assert storm_of(EARLYOOM, FAST, said, is_kernels=True).by == KERNEL

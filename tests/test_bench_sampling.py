@@ -10,7 +10,7 @@ from bench.bench_sampling import (
     cost_figure,
     crossing_of,
     numbers,
-    told,
+    reported,
     voluntary_switches,
 )
 
@@ -32,10 +32,10 @@ def test_a_cost_is_a_share_of_a_core_beside_that_of_as_many_looks_in_c():
 
 def test_what_the_guest_says_comes_back_from_its_lines():
     cost, one = Cost(8, 3, 1.0, 0.5, 0.25), crossing(AGENT, None, 7.5)
-    assert told(["booting", cost.to_json(), "", one.to_json()]) == ([cost], [one])
+    assert reported(["booting", cost.to_json(), "", one.to_json()]) == ([cost], [one])
 
 
-def test_how_far_over_the_line_somebody_came_is_the_median_and_what_was_left_the_least():
+def test_the_distance_over_the_threshold_is_the_median_and_the_memory_left_is_the_minimum():
     ours = [crossing(AGENT, 3.0, 2), crossing(AGENT, 9.0, 8), crossing(AGENT, 4.0, 3)]
     late, over, left, *_ = closeness([*ours, crossing(REFERENCE, 2.0, 1)])
     assert (late.value, late.reference, late.ratio) == (4, 2, 2)

@@ -133,9 +133,9 @@ def test_an_agent_that_dies_in_the_middle_is_reported(tmp_path):
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        told = [run_command("get", "node", state_dir=tmp_path) for _ in range(3)]
+        reported = [run_command("get", "node", state_dir=tmp_path) for _ in range(3)]
         thread.join()
-    for code, out, err in told:
+    for code, out, err in reported:
         assert (code, out) == (1, "")
         assert "did not answer: it " in err
 
@@ -294,7 +294,7 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, reported",
     [
         ((), "delete needs names"),
         (("web", "--all"), 'there is no kind "web"'),
@@ -302,10 +302,10 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
         (("node", "here"), "only pods, workloads, services, pvc, configmaps and secrets can be deleted"),
     ],
 )
-def test_a_deletion_that_makes_no_sense_is_reported(cli, words, told):
+def test_a_deletion_that_makes_no_sense_is_reported(cli, words, reported):
     code, _, err = cli("delete", *words)
     assert code == 1
-    assert told in err
+    assert reported in err
 
 
 def test_a_grace_period_is_a_number(cli):
@@ -374,7 +374,7 @@ def test_a_pod_that_is_not_there_is_reported_beside_those_that_are(cli, pods):
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, reported",
     [
         (("ingresses",), 'there is no kind "ingresses" (there are pods, deployments, '),
         (("pod/web", "node/here"), "names must be of one kind"),
@@ -382,10 +382,10 @@ def test_a_pod_that_is_not_there_is_reported_beside_those_that_are(cli, pods):
         (("node", "-w"), "cannot be watched"),
     ],
 )
-def test_what_cannot_be_got_is_reported(cli, words, told):
+def test_what_cannot_be_got_is_reported(cli, words, reported):
     code, _, err = cli("get", *words)
     assert code == 1
-    assert told in err
+    assert reported in err
 
 
 def test_a_watch_shows_what_is_there_once_and_then_every_change(cli, pods, agent):
@@ -419,7 +419,7 @@ def test_a_watch_of_one_pod_for_a_program(cli, pods, agent):
     changing = later(changes)
     out = cli("get", "pod", "web", "-w", "-o", "yaml")[1]
     changing.join()
-    phases = [told["status"]["phase"] for told in yaml.safe_load_all(out) if told]
+    phases = [reported["status"]["phase"] for reported in yaml.safe_load_all(out) if reported]
     assert phases == ["Running", "Succeeded"]
 
 
@@ -648,7 +648,7 @@ def test_logs_of_the_attempt_before(cli, pods, agent):
 
 
 def test_a_container_that_has_begun_again_and_said_nothing_has_an_empty_log(cli, pods, agent):
-    """That of the run before is not its own."""
+    """The log of the previous run is not shown for it."""
     write_log(agent, "web", "app", "it crashed", attempt=1)
     running = ContainerState(running=ContainerStateRunning("2026-11-16T00:00:00Z"))
     change(agent, "default/web", container_statuses=(ContainerStatus("app", running, restart_count=1),))
@@ -708,7 +708,7 @@ def test_logs_without_an_agent(cli, pods, agent):
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, reported",
     [
         (("web", "-c", "nope"), "pod web has no container nope: it has app, logger"),
         (("web", "-f", "-p"), "the previous attempt has ended"),
@@ -717,10 +717,10 @@ def test_logs_without_an_agent(cli, pods, agent):
         (("web", "app", "--all-containers"), "contradict each other"),
     ],
 )
-def test_logs_that_are_not_there_are_reported(cli, pods, words, told):
+def test_logs_that_are_not_there_are_reported(cli, pods, words, reported):
     code, _, err = cli("logs", *words)
     assert code == 1
-    assert told in err
+    assert reported in err
 
 
 def test_why_a_container_has_no_log_is_reported(cli, pods, agent):
@@ -969,7 +969,7 @@ def test_run_outlives_the_agent(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, code, told",
+    "words, code, reported",
     [
         ((), 1, "run needs a command"),
         (("--rm", "-d", "--", "true"), 1, "contradict each other"),
@@ -985,10 +985,10 @@ def test_run_outlives_the_agent(tmp_path):
         ),
     ],
 )
-def test_a_run_that_makes_no_sense_is_reported(cli, pods, words, code, told):
+def test_a_run_that_makes_no_sense_is_reported(cli, pods, words, code, reported):
     got, _, err = cli("run", *words)
     assert got == code
-    assert told in err
+    assert reported in err
 
 
 # completion

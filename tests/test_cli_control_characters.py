@@ -1,4 +1,4 @@
-"""What a container says reaches the terminal of the one who asks, but no control character of it does."""
+"""Text of a container reaches the user's terminal without its control characters."""
 
 import io
 import json

@@ -142,7 +142,7 @@ def test_labels_select_objects_of_every_kind(cli):
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, reported",
     [
         (("get", "all", "web"), "get all takes no names"),
         (("get", "pods,events"), "events cannot be listed beside other kinds"),
@@ -160,10 +160,10 @@ def test_labels_select_objects_of_every_kind(cli):
         (("delete",), "delete needs names, or -f FILE"),
     ],
 )
-def test_what_cannot_be_listed_or_deleted_is_reported_and_nothing_is_deleted(cli, words, told):
+def test_what_cannot_be_listed_or_deleted_is_reported_and_nothing_is_deleted(cli, words, reported):
     code, out, err = cli(*words)
     assert code == 1
-    assert told in err
+    assert reported in err
     assert out == ""
     assert len(cli("get", "all", "-o", "name")[1].split()) == 4
 

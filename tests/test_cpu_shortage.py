@@ -1,4 +1,4 @@
-"""Who is short of CPU, who stands in the way, and in which steps the policy answers."""
+"""CPU shortage: which pods are short, which pods are candidates, and the steps of the policy."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Cores of their own."""
+"""Exclusive cores of containers."""
 
 import pytest
 from hypothesis import given

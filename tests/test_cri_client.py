@@ -66,7 +66,7 @@ def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable
     monkeypatch.setattr(cri_status, "UNSEEN_SECONDS", 0.1)
     monkeypatch.setattr(cri_runtime, "_STOP_SLACK_SECONDS", 0.1)
 
-    async def told(tell: Callable[[FakeCri, str], Awaitable[None]]) -> None:
+    async def run_story(tell: Callable[[FakeCri, str], Awaitable[None]]) -> None:
         fake = FakeCri(str(tmp_path / "s"))
         await fake.start()
         try:
@@ -75,7 +75,7 @@ def story(tmp_path, monkeypatch) -> Callable[[Callable[[FakeCri, str], Awaitable
         finally:
             await fake.close()
 
-    return lambda tell: asyncio.run(told(tell))
+    return lambda tell: asyncio.run(run_story(tell))
 
 
 async def next_event(runtime: CriRuntime, kind: type) -> Any:
@@ -233,7 +233,7 @@ def test_a_pod_waits_for_a_sandbox_that_the_runtime_cannot_make(story):
     story(tell)
 
 
-def test_what_the_runtime_says_of_a_start_that_failed_is_said_and_nothing_is_left(story):
+def test_what_the_runtime_says_of_a_start_that_failed_is_reported_and_nothing_is_left(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
             fake.refuses["StartContainer"] = "exec: no such program"
@@ -245,7 +245,7 @@ def test_what_the_runtime_says_of_a_start_that_failed_is_said_and_nothing_is_lef
     story(tell)
 
 
-def test_an_end_is_told_with_its_exit_code(story):
+def test_an_end_is_reported_with_its_exit_code(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
             await runtime.start(launch())
@@ -299,7 +299,7 @@ def test_an_end_that_the_runtime_is_slow_to_notice_is_waited_for(story, monkeypa
 
 
 @pytest.mark.req("A17")
-def test_an_oom_kill_that_the_runtime_learns_of_after_the_end_is_told_as_a_second_end(story):
+def test_an_oom_kill_that_the_runtime_learns_of_after_the_end_is_reported_as_a_second_end(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
             await runtime.start(launch())
@@ -518,7 +518,7 @@ def test_an_image_that_is_not_there_is_fetched_or_missed_as_its_policy_says(stor
 
 
 @pytest.mark.req("C6")
-def test_other_settings_of_a_running_container_are_told_once_it_is_there_to_listen(story):
+def test_other_settings_of_a_running_container_are_sent_once_the_runtime_answers(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         async with opened(fake, directory) as runtime:
             await runtime.start(launch())
@@ -528,13 +528,13 @@ def test_other_settings_of_a_running_container_are_told_once_it_is_there_to_list
             await until(lambda: not runtime.readiness.is_ready)
             await fake.start()
             await until(lambda: fake.counted("UpdateContainerResources"))
-            (told,) = [one for one in fake.requests if type(one).__name__.startswith("Update")]
-            assert dict(told.linux.unified) == {"memory.min": "2"}
+            (reported,) = [one for one in fake.requests if type(one).__name__.startswith("Update")]
+            assert dict(reported.linux.unified) == {"memory.min": "2"}
 
     story(tell)
 
 
-def test_settings_that_one_call_did_not_take_are_told_again(story):
+def test_settings_that_one_call_did_not_take_are_sent_again(story):
     """The runtime answers everything else, so it is not away, and does not come back."""
 
     async def tell(fake: FakeCri, directory: str) -> None:
@@ -773,7 +773,7 @@ def test_a_start_that_was_cut_off_is_no_end_and_is_done_again(story):
     story(tell)
 
 
-def test_a_start_that_was_cut_off_in_a_way_that_containerd_does_not_get_rid_of_is_told_as_failed(story):
+def test_a_start_that_was_cut_off_in_a_way_that_containerd_does_not_get_rid_of_is_reported_as_failed(story):
     async def tell(fake: FakeCri, directory: str) -> None:
         fake.keeps_tasks = True
         fake.refuses["StartContainer"] = "the process died"

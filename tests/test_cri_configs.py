@@ -256,12 +256,12 @@ def test_auto_is_a_runtime_that_listens_or_none(tmp_path):
 
 def test_an_installation_without_the_libraries_is_told_what_to_install():
     require_libraries()
-    told = without_protobuf(
+    reported = without_protobuf(
         "from evenkeel.runtime.cri.endpoints import require_libraries; require_libraries()"
     )
-    assert "pip install 'evenkeel[cri]'" in told
-    told = without_protobuf("import evenkeel.cli.doctor, evenkeel.cli.up; print('they need none')")
-    assert told == "they need none\n"
+    assert "pip install 'evenkeel[cri]'" in reported
+    reported = without_protobuf("import evenkeel.cli.doctor, evenkeel.cli.up; print('they need none')")
+    assert reported == "they need none\n"
 
 
 def without_protobuf(code: str) -> str:

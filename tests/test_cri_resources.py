@@ -37,26 +37,26 @@ def planned(version: Version, placed: tuple[tuple[str, str], ...] | None = ()):
 @pytest.mark.req("C6")
 def test_on_v2_what_has_no_field_goes_into_unified_as_the_plan_has_it():
     container = planned(Version.V2)[Kind.CONTAINER]
-    told = resources(Version.V2, container.settings, -5)
-    assert (told.cpu_quota, told.cpu_period) == (100_000, 100_000)
-    assert told.memory_limit_in_bytes == 100 << 20
-    assert told.oom_score_adj == -5
-    assert told.unified["memory.min"] == str(64 << 20)
-    assert told.unified["memory.high"] == container.value("memory.high")
-    assert told.unified["memory.oom.group"] == "1"
-    assert told.unified["cpu.weight"] == container.value("cpu.weight")
-    assert told.cpu_shares == 0, "the plan's weight counts, and nobody's conversion of shares"
+    reported = resources(Version.V2, container.settings, -5)
+    assert (reported.cpu_quota, reported.cpu_period) == (100_000, 100_000)
+    assert reported.memory_limit_in_bytes == 100 << 20
+    assert reported.oom_score_adj == -5
+    assert reported.unified["memory.min"] == str(64 << 20)
+    assert reported.unified["memory.high"] == container.value("memory.high")
+    assert reported.unified["memory.oom.group"] == "1"
+    assert reported.unified["cpu.weight"] == container.value("cpu.weight")
+    assert reported.cpu_shares == 0, "the plan's weight counts, and nobody's conversion of shares"
 
 
 def test_on_v1_settings_go_into_fields_and_nothing_into_unified():
-    told = resources(Version.V1, planned(Version.V1)[Kind.CONTAINER].settings)
-    assert told.cpu_shares == 512
-    assert (told.cpu_quota, told.cpu_period) == (100_000, 100_000)
-    assert told.memory_limit_in_bytes == 100 << 20
-    assert not told.unified
+    reported = resources(Version.V1, planned(Version.V1)[Kind.CONTAINER].settings)
+    assert reported.cpu_shares == 512
+    assert (reported.cpu_quota, reported.cpu_period) == (100_000, 100_000)
+    assert reported.memory_limit_in_bytes == 100 << 20
+    assert not reported.unified
 
 
-def test_a_limit_that_is_taken_away_is_told_as_no_limit():
+def test_a_limit_that_is_taken_away_is_reported_as_no_limit():
     v2 = resources(
         Version.V2, (Setting("cpu.max", "max 100000", "", ""), Setting("memory.max", "max", "", ""))
     )
@@ -66,10 +66,10 @@ def test_a_limit_that_is_taken_away_is_told_as_no_limit():
 
 
 def test_what_this_kernel_lacks_is_not_told():
-    told = resources(
+    reported = resources(
         Version.V2, (Setting("cpu.max.burst", "5", "", ""),), is_there=lambda file: file != "cpu.max.burst"
     )
-    assert not told.unified
+    assert not reported.unified
 
 
 def test_huge_pages_have_a_field_of_their_own_on_either_version():

@@ -31,7 +31,7 @@ class Containerd:
 
 
 def test_a_command_is_killed_whose_client_goes_before_it_is_said_to_run(tmp_path: Path):
-    """Nobody else would: its directory, by which the next agent finds what is left, is removed."""
+    """No other process would kill it: its directory is removed, so the next agent cannot find it."""
 
     async def story() -> None:
         containerd: Any = Containerd()

@@ -61,7 +61,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_process_has_figures_until_it_ends_and_nobody_else_has_them(child):
+def test_a_process_has_figures_until_it_ends_and_no_other_process_has_them(child):
     process = process_at(child.pid)
     assert process is not None
     figures = process_figures(process)
@@ -89,8 +89,8 @@ def test_cpu_time_is_that_of_every_thread():
 @pytest.mark.parametrize("place", [SERVICE, "/podruntime", "/runtime.slice/crio.service", "/machine/x.scope"])
 def test_a_runtime_with_a_cgroup_of_its_own_has_its_figures(child, place):
     machine = Machine(process_at(child.pid), place)
-    told = machine.look()[RUNTIME]
-    assert (told.path, told.sample.statistics.memory_usage_bytes) == (place, 100 * MIB)
+    reported = machine.look()[RUNTIME]
+    assert (reported.path, reported.sample.statistics.memory_usage_bytes) == (place, 100 * MIB)
     assert machine.looked_at == [place]
 
 
@@ -114,9 +114,9 @@ def test_a_runtime_that_shares_its_cgroup_has_the_figures_of_its_process(child, 
     machine = Machine(process_at(child.pid), place)
     if place == "/not-there":
         machine.places.pop(child.pid)
-    told = machine.look()[RUNTIME]
-    assert told.path == ""
-    assert 0 < told.sample.statistics.memory_usage_bytes < 50 * MIB
+    reported = machine.look()[RUNTIME]
+    assert reported.path == ""
+    assert 0 < reported.sample.statistics.memory_usage_bytes < 50 * MIB
 
 
 def test_a_cgroup_in_which_the_runtime_was_started_by_another_is_not_its_own():
@@ -130,15 +130,15 @@ def test_a_cgroup_in_which_the_runtime_was_started_by_another_is_not_its_own():
 
 
 def test_beside_an_agent_in_the_root_cgroup_a_runtime_has_its_own_all_the_same(child):
-    told = Machine(process_at(child.pid), SERVICE, agent="/").look()
-    assert (told[RUNTIME].path, told[AGENT].path) == (SERVICE, "")
+    reported = Machine(process_at(child.pid), SERVICE, agent="/").look()
+    assert (reported[RUNTIME].path, reported[AGENT].path) == (SERVICE, "")
 
 
 @pytest.mark.req("B11")
 def test_what_runs_in_the_agents_cgroup_is_not_counted_with_the_agent_too(child):
     machine = Machine(process_at(child.pid), OWN)
-    told = machine.look()
-    agent, runtime = told[AGENT].sample.statistics, told[RUNTIME].sample.statistics
+    reported = machine.look()
+    agent, runtime = reported[AGENT].sample.statistics, reported[RUNTIME].sample.statistics
     assert runtime.memory_rss_bytes > 0
     assert agent.memory_usage_bytes + runtime.memory_rss_bytes == 100 * MIB
     assert agent.memory_working_set_bytes + runtime.memory_rss_bytes == 90 * MIB
@@ -149,7 +149,7 @@ def test_what_runs_in_the_agents_cgroup_is_not_counted_with_the_agent_too(child)
     assert (alone.memory_usage_bytes, alone.cpu_usage_us, alone.pids) == (100 * MIB, 1_000_000, 9)
 
 
-def test_the_agents_cpu_time_never_goes_back_whoever_comes_and_goes_beside_it(child):
+def test_the_agents_cpu_time_never_falls_when_processes_beside_it_start_and_end(child):
     busy = subprocess.Popen(["sh", "-c", "while :; do :; done"])
     try:
         machine = Machine(process_at(busy.pid), OWN)
@@ -163,8 +163,8 @@ def test_the_agents_cpu_time_never_goes_back_whoever_comes_and_goes_beside_it(ch
     machine.runtime, machine.places[child.pid] = process_at(child.pid), OWN
     after = machine.look()
     assert after[RUNTIME].sample.statistics.cpu_usage_us < 100_000
-    told = [one[AGENT].sample.statistics.cpu_usage_us for one in (before, after)]
-    assert told[0] <= told[1] <= 9_900_000, "what the one before used is not the agent's"
+    reported = [one[AGENT].sample.statistics.cpu_usage_us for one in (before, after)]
+    assert reported[0] <= reported[1] <= 9_900_000, "what the one before used is not the agent's"
 
 
 def test_a_runtime_that_was_started_anew_is_found_and_one_that_is_away_is_not_told(child):

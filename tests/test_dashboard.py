@@ -153,9 +153,9 @@ def test_the_history_of_a_pod_has_sentences_and_figures(agent, front):
     )
     front.histories["default/web"] = PodHistory("default/web", (evicted,), True, "Failed", "Evicted")
     client = Client(agent.state_dir)
-    told = client.get("/why/default/web")
-    assert told["end"] == "It is Failed now: Evicted."
-    (chapter,) = told["chapters"]
+    reported = client.get("/why/default/web")
+    assert reported["end"] == "It is Failed now: Evicted."
+    (chapter,) = reported["chapters"]
     assert chapter["sentence"] == "The node was low on memory."
     assert chapter["figures"] == {"availableBytes": 5}
     (other,) = chapter["stayed"]

@@ -1,4 +1,4 @@
-"""What stands in a pod where its author wrote nothing."""
+"""Defaults of a pod."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What pods have on disk, when it is measured, and what is removed before one of them goes."""
+"""Disk usage of pods: when it is measured, and the garbage that is removed before a pod is evicted."""
 
 import json
 from pathlib import Path
@@ -390,7 +390,7 @@ def test_collecting_is_not_done_over_and_over_unless_a_pod_has_gone():
 
 
 @pytest.mark.req("E2")
-def test_nobody_else_goes_while_disk_is_coming_back_and_until_it_has_settled():
+def test_no_other_pod_is_evicted_while_disk_is_being_freed_and_until_it_has_settled():
     leaving = PendingDisk()
     leaving.add("u1", Resource.STORAGE, 100.0, lambda: False)
     assert leaving.is_any(Resource.INODES, 100.0)

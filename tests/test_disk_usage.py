@@ -160,7 +160,7 @@ def test_a_walk_that_is_given_up_leaves_no_descriptor(tmp_path: Path):
     assert descriptors() == before
 
 
-def test_files_without_a_name_are_found_through_who_holds_them(tmp_path: Path):
+def test_deleted_files_are_found_through_the_processes_that_hold_them(tmp_path: Path):
     device = tmp_path.stat().st_dev
     assert unlinked_usage([os.getpid()], [0]) == Usage()
     with (tmp_path / "gone").open("wb") as file:

@@ -544,7 +544,7 @@ def test_a_machine_is_seen_through_its_files(machine_files):
     assert not list(machine_files.glob("state*"))
 
 
-def test_what_cannot_be_seen_is_said(machine_files):
+def test_what_cannot_be_seen_is_reported(machine_files):
     (machine_files / "kmsg").unlink()
     (machine_files / "proc/pressure/memory").unlink()
     (machine_files / "proc/self/mountinfo").write_text("")

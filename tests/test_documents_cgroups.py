@@ -1,4 +1,4 @@
-"""What the documents put on each cgroup, seen in the plan's files."""
+"""The settings of each cgroup in the documents profile, as files of the plan."""
 
 from typing import Any
 

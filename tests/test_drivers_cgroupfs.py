@@ -194,7 +194,7 @@ def test_writing_names_the_file_the_value_and_the_reason(driver: V2Driver, mount
         (9999, "cpu.weight", "unknown error 9999"),
     ],
 )
-def test_what_the_kernel_means_is_said_with_the_mend(number: int, file: str, words: str):
+def test_what_the_kernel_means_is_reported_with_the_mend(number: int, file: str, words: str):
     said = refusal(OSError(number, os.strerror(number)), "write", "/top/c", file, "7")
     assert words in str(said)
     assert f"7 to {file} of cgroup /top/c" in str(said)

@@ -35,7 +35,7 @@ def test_the_wait_ends_when_its_time_is_over():
         process.wait()
 
 
-def test_who_is_of_another_pid_namespace_is_waited_for_as_well():
+def test_processes_of_another_pid_namespace_are_waited_for_as_well():
     began = time.monotonic()
     await_deaths([0], 0.01)
     assert time.monotonic() - began >= 0.009

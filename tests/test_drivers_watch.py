@@ -23,7 +23,7 @@ def opened(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_what_comes_and_goes_is_told_once(watch: DirectoryWatch, opened: int, tmp_path: Path):
+def test_what_comes_and_goes_is_reported_once(watch: DirectoryWatch, opened: int, tmp_path: Path):
     assert watch.watch([opened])
     assert watch.is_quiet()
     for change in (Path.mkdir, Path.rmdir):
@@ -32,7 +32,9 @@ def test_what_comes_and_goes_is_told_once(watch: DirectoryWatch, opened: int, tm
         assert watch.is_quiet()
 
 
-def test_more_than_fits_into_one_reading_is_told_at_once(watch: DirectoryWatch, opened: int, tmp_path: Path):
+def test_more_than_fits_into_one_reading_is_reported_at_once(
+    watch: DirectoryWatch, opened: int, tmp_path: Path
+):
     watch.watch([opened])
     for number in range(1500):
         (tmp_path / f"{number:0100}").touch()
@@ -40,7 +42,7 @@ def test_more_than_fits_into_one_reading_is_told_at_once(watch: DirectoryWatch, 
     assert watch.is_quiet()
 
 
-def test_a_directory_that_goes_itself_is_told(watch: DirectoryWatch, tmp_path: Path):
+def test_a_directory_that_goes_itself_is_reported(watch: DirectoryWatch, tmp_path: Path):
     (tmp_path / "x").mkdir()
     descriptor = os.open(tmp_path / "x", os.O_PATH)
     assert watch.watch([descriptor])

@@ -1,4 +1,4 @@
-"""Processes on their way out; on real kernels, with their memory: tests/kernel/test_evictions.py."""
+"""Killing processes and freeing their memory. On real kernels: tests/kernel/test_evictions.py."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def sleeping() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_only_those_who_are_still_there_are_killed(sleeping):
+def test_only_processes_that_still_exist_are_killed(sleeping):
     stays, goes = sleeping
     reads = [{stays.pid, goes.pid}, {goes.pid}, {goes.pid}]
     dying = Dying(lambda: reads.pop(0))
@@ -31,7 +31,7 @@ def test_only_those_who_are_still_there_are_killed(sleeping):
     assert dying.is_closed
 
 
-def test_a_kill_that_may_have_missed_somebody_says_so(sleeping):
+def test_a_kill_that_may_have_missed_a_process_says_so(sleeping):
     first, second = sleeping
     nobody = Dying(set)  # nobody was found, which need not mean that nobody is there
     nobody.kill()

@@ -200,7 +200,7 @@ def test_a_manifest_cannot_have_any():
         (debugger("../x"), "name"),
     ],
 )
-def test_what_it_must_not_have_is_said(written: dict[str, Any], words: str):
+def test_what_it_must_not_have_is_reported(written: dict[str, Any], words: str):
     value = pod_json(written, volumes=[{"name": "v", "emptyDir": {}}])
     refused = read_pod(value, Profile.DOCUMENTS, ())
     assert isinstance(refused, NotHonoured)
@@ -306,7 +306,7 @@ async def run_with(agent: Agent, *ephemeral: dict[str, Any]) -> None:
 
 
 def test_an_update_starts_it_beside_the_others_and_the_cluster_hears_of_it(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         await run_with(agent, debugger())
         await until(lambda: is_running(agent, "debugger"))
         agent.cluster_pods.put(read(pod_json(debugger(), debugger("another"))))
@@ -318,7 +318,7 @@ def test_an_update_starts_it_beside_the_others_and_the_cluster_hears_of_it(place
         assert status["observedGeneration"] == 3
         assert not any("memoryQosClass" in one for one in status["ephemeralContainerStatuses"])
 
-    drive(place, told)
+    drive(place, scenario)
     assert [attempt.container for attempt in place.runtime.starts] == ["main", "debugger", "another"]
 
 
@@ -355,7 +355,7 @@ def test_what_it_runs_without_is_recorded_once_however_often_it_is_tried(place, 
     place.runtime.may_trace = may_trace
     place.runtime.on_start = no_image
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         await run_with(agent, debugger(securityContext=TRACING))
         for count in (1, 2):
             await until(lambda count=count: len(tries) == count)
@@ -366,7 +366,7 @@ def test_what_it_runs_without_is_recorded_once_however_often_it_is_tried(place, 
         found = [one.times for one in agent.events("default/web") if one.reason == "NotGranted"]
         assert found == ([] if may_trace else [1])
 
-    drive(place, told)
+    drive(place, scenario)
     assert tries == [may_trace] * 3
 
 
@@ -387,13 +387,13 @@ def test_it_runs_on_with_the_next_agent(place):
 
 
 def test_none_is_taken_away_by_an_older_version_of_the_pod(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         await run_with(agent, debugger())
         await until(lambda: is_running(agent, "debugger"))
         agent.cluster_pods.put(read(pod_json()))
         assert [one.name for one in shown(agent).spec.ephemeral_containers] == ["debugger"]
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_one_that_the_runtime_cannot_run_fails_alone(place):
@@ -402,14 +402,14 @@ def test_one_that_the_runtime_cannot_run_fails_alone(place):
 
     place.runtime.refusal = refuses  # type: ignore[method-assign]
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         await run_with(agent, debugger("bad"), debugger("good"))
         await until(lambda: is_running(agent, "good"))
         await until(lambda: states(agent)["bad"].terminated is not None)
         assert states(agent)["bad"].terminated.message == "privileged"
         assert shown(agent).status.phase == "Running"
 
-    drive(place, told)
+    drive(place, scenario)
     assert [attempt.container for attempt in place.runtime.starts] == ["main", "good"]
 
 
@@ -418,15 +418,15 @@ def test_a_new_pod_that_has_one_already_is_not_refused_for_it(place):
         Refusal(NOT_HONOURED, "privileged") if pod.spec.ephemeral_containers else None
     )
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(read(copy.deepcopy(pod_json(debugger()))))
         await until(lambda: is_pod_running(agent))
 
-    drive(place, told)
+    drive(place, scenario)
 
 
-def test_a_change_that_cannot_be_honoured_is_said_once_and_the_pod_runs_on(place):
-    async def told(agent: Agent) -> None:
+def test_a_change_that_cannot_be_honoured_is_reported_once_and_the_pod_runs_on(place):
+    async def scenario(agent: Agent) -> None:
         said: list[str] = []
         sync = pod_sync(agent, said)
         sync.changed("ADDED", pod_json())
@@ -440,4 +440,4 @@ def test_a_change_that_cannot_be_honoured_is_said_once_and_the_pod_runs_on(place
         sync.changed("MODIFIED", pod_json(debugger()))
         await until(lambda: is_running(agent, "debugger"))
 
-    drive(place, told)
+    drive(place, scenario)

@@ -190,7 +190,7 @@ def test_it_is_the_systems_need_only_if_the_pods_use_no_more_than_they_requested
         return need_of(Signal.MEMORY_AVAILABLE, Snapshot(0.0, node(50, pods=pods_use), of), DOCUMENTS)
 
     assert need(200) is Need.SYSTEM
-    assert need(201) is Need.PODS  # somebody holds more than was promised, though nobody listed does
+    assert need(201) is Need.PODS  # some pod is above its request, though no pod of the snapshot is
     assert need(None) is Need.SYSTEM  # no cgroup figure: the pods' own are added up
     assert need(None, (*pods, best_effort("unmeasured", measured=False))) is Need.PODS
 

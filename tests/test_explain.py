@@ -37,7 +37,7 @@ NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {capacity: {cp
 
 @pytest.fixture
 def explain(tmp_path, capsys, monkeypatch):
-    """Runs the command on a text; gives its exit code and what it said."""
+    """Runs the command on a text. Returns its exit code and its output."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "web.yaml").write_text(WEB)
 
@@ -89,12 +89,12 @@ def test_files_left_as_the_kernel_has_them_are_shown_only_where_asked_for(explai
 @pytest.mark.req("A8", "A12")
 def test_json_and_yaml_say_the_same_with_classes_and_scores(explain):
     code, out, _ = explain("-o", "json")
-    told = json.loads(out)
+    reported = json.loads(out)
     assert code == 0
-    assert told == yaml.safe_load(explain("-o", "yaml")[1])
-    assert told["node"]["profile"] == "documents"
-    assert told["node"]["allocatable"]["memory"] == "32668Mi"
-    (pod,) = told["pods"]
+    assert reported == yaml.safe_load(explain("-o", "yaml")[1])
+    assert reported["node"]["profile"] == "documents"
+    assert reported["node"]["allocatable"]["memory"] == "32668Mi"
+    (pod,) = reported["pods"]
     assert (pod["name"], pod["qosClass"], pod["admitted"]) == ("web", "Burstable", True)
     assert pod["containers"][1] == {
         "name": "server",
@@ -103,7 +103,10 @@ def test_json_and_yaml_say_the_same_with_classes_and_scores(explain):
         "oomScoreAdj": 993,
     }
     settings = {
-        s["file"]: s for cgroup in told["cgroups"] for s in cgroup["settings"] if "server" in cgroup["path"]
+        s["file"]: s
+        for cgroup in reported["cgroups"]
+        for s in cgroup["settings"]
+        if "server" in cgroup["path"]
     }
     assert settings["memory.high"] == {
         "file": "memory.high",
@@ -123,8 +126,8 @@ def test_a_refused_pod_is_reported_with_its_figures_and_the_others_are_explained
     )
     assert "pod default/web" in out
     assert "podhuge" not in out
-    told = json.loads(explain("-o", "json", text=HUGE)[1])
-    (pod,) = told["pods"]
+    reported = json.loads(explain("-o", "json", text=HUGE)[1])
+    (pod,) = reported["pods"]
     assert (pod["admitted"], pod["reason"]) == (False, "OutOfmemory")
     assert "oomScoreAdj" not in pod["containers"][0]
 

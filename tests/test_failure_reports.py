@@ -1,4 +1,4 @@
-"""What the tests with an agent wait for, and what they tell when they fail."""
+"""Waiting in tests with an agent, and the reports of tests that fail."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from evenkeel.cli.client import AgentRefused, Client
 from tests.kernel.agents import Up, open_agents
 from tests.kernel.cgroups import Cgroup
-from tests.kernel.telling import pytest_runtest_makereport, told
+from tests.kernel.failure_reports import agent_report, pytest_runtest_makereport
 from tests.kernel.waiting import eventually
 
 
@@ -48,7 +48,7 @@ class Leaving(Client):
 
 def test_waiting_in_vain_tells_what_else_there_is_to_know():
     with pytest.raises(AssertionError, match="the last answer was False; the pod is lost"):
-        eventually(lambda: False, within_seconds=0, told=lambda: "the pod is lost")
+        eventually(lambda: False, within_seconds=0, details=lambda: "the pod is lost")
 
 
 def test_the_status_of_a_wait_is_the_one_that_was_waited_for(tmp_path: Path):
@@ -58,7 +58,7 @@ def test_the_status_of_a_wait_is_the_one_that_was_waited_for(tmp_path: Path):
 
 def test_a_pod_that_ended_by_itself_is_not_taken_for_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     agent = Changing(tmp_path, {"phase": "Failed"})
-    monkeypatch.setattr(agent, "told_of", lambda name: f"{name} ended by itself")
+    monkeypatch.setattr(agent, "details_of", lambda name: f"{name} ended by itself")
     with pytest.raises(AssertionError, match="one ended by itself"):
         agent.await_evicted("one")
 
@@ -75,28 +75,28 @@ def test_restarts_are_waited_for_though_a_pod_has_no_containers_yet_and_are_not_
     assert Changing(tmp_path, {}, {"containerStatuses": []}, started).await_restarts("one", 2) == started
     assert Changing(tmp_path, started).restarts("one") == 2
     none = Changing(tmp_path, {})
-    monkeypatch.setattr(none, "told_of", lambda name: f"{name} has none")
+    monkeypatch.setattr(none, "details_of", lambda name: f"{name} has none")
     with pytest.raises(AssertionError, match="one has none"):
         none.restarts("one")
 
 
-def test_of_an_agent_that_is_gone_its_log_and_those_of_its_containers_are_told(agent: Up):
+def test_of_an_agent_that_is_gone_its_log_and_those_of_its_containers_are_reported(agent: Up):
     logs = agent.state / "logs/default_web_uid/main"
     logs.mkdir(parents=True)
     (logs / "1.log").write_text("2026-01-02T03:04:05.678901234Z stdout F hello\n")
-    text = told(agent)
+    text = agent_report(agent)
     assert "the agent does not run" in text
     assert "default_web_uid/main/1.log ends:\n2026-01-02T03:04:05.678901234Z stdout F hello" in text
     assert text.endswith("its last words\n")
-    assert "no agent listens" in agent.told_of("web")
-    assert agent.told_of("web").endswith("its last words\n")
+    assert "no agent listens" in agent.details_of("web")
+    assert agent.details_of("web").endswith("its last words\n")
 
 
 @pytest.mark.parametrize(("outcome", "sections"), [("failed", 1), ("passed", 0)])
 def test_the_report_of_a_failure_tells_of_agents_that_are_not_closed(
     agent: Up, monkeypatch: pytest.MonkeyPatch, outcome: Any, sections: int
 ):
-    monkeypatch.setattr("tests.kernel.telling.open_agents", [*open_agents, agent])
+    monkeypatch.setattr("tests.kernel.failure_reports.open_agents", [*open_agents, agent])
     report = pytest.TestReport("test", ("file", 1, "test"), {}, outcome, None, "call")
     wrapper = pytest_runtest_makereport()
     next(wrapper)

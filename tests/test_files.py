@@ -84,7 +84,7 @@ def test_standard_input_is_read_to_its_end():
     assert standard_input("", input="a: 1\n").stdout == "'a: 1\\n'\n"
 
 
-def test_closed_standard_input_is_told():
+def test_closed_standard_input_is_reported():
     done = standard_input("<&-")
     assert "EvenkeelError: cannot read -: bad file descriptor" in done.stderr
 
@@ -101,7 +101,7 @@ def test_a_directorys_manifests_are_those_with_their_endings_in_order(tmp_path):
     ]
 
 
-def test_a_directory_without_manifests_is_told(tmp_path):
+def test_a_directory_without_manifests_is_reported(tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(EvenkeelError, match=r"holds no manifest: no file there ends in .yaml, .yml, .json"):
         list(manifest_paths(str(tmp_path)))

@@ -1,4 +1,4 @@
-"""gRPC by h2, with gRPC's own library as the server: the same calls, codes and words as its own client has."""
+"""gRPC by h2, with gRPC's own library as the server: the same calls, status codes and messages as gRPC's own client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -150,10 +150,10 @@ def test_a_method_that_is_not_there_is_unimplemented(tmp_path):
 def test_metadata_comes_with_the_call(tmp_path):
     async def main() -> None:
         async with served(tmp_path) as (_, channel):
-            told = await channel.ask(
+            reported = await channel.ask(
                 "/Test/Metadata", b"", WITHIN_SECONDS, (("containerd-namespace", "k8s.io"),)
             )
-            assert b"'containerd-namespace': 'k8s.io'" in told
+            assert b"'containerd-namespace': 'k8s.io'" in reported
 
     asyncio.run(main())
 
@@ -192,7 +192,7 @@ def test_a_time_limit_has_at_most_eight_digits(seconds, text):
     assert timeout_text(seconds) == text
 
 
-def test_the_server_is_told_of_a_call_that_nobody_waits_for_any_more(tmp_path):
+def test_the_server_learns_of_a_call_that_no_caller_waits_for_any_more(tmp_path):
     async def main() -> None:
         async with served(tmp_path) as (server, channel):
             waiting = asyncio.ensure_future(channel.ask("/Test/Hold", b"", WITHIN_SECONDS))

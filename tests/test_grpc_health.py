@@ -73,7 +73,7 @@ def test_a_service_that_is_serving_is_healthy(service):
 
 
 @pytest.mark.parametrize(
-    "health, told",
+    "health, reported",
     [
         (Health({"": NOT_SERVING}), "the service is NOT_SERVING"),
         (Health({"": 0}), "the service is UNKNOWN"),
@@ -82,10 +82,10 @@ def test_a_service_that_is_serving_is_healthy(service):
         (Health({"": SERVING}, name="shop.Carts"), "does not have the service grpc.health.v1.Health"),
     ],
 )
-def test_every_other_answer_is_a_failure_with_its_reason(health, told):
+def test_every_other_answer_is_a_failure_with_its_reason(health, reported):
     answer = asked_of(health)
     assert answer.is_success is False
-    assert told in answer.message
+    assert reported in answer.message
     assert answer.message.isprintable()
 
 
@@ -99,7 +99,7 @@ HTTP2_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 @pytest.mark.parametrize(
-    "said, told",
+    "said, reported",
     [
         (b"", "closed without an answer"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "closed without an answer"),  # to HTTP/2 a frame of 5 MB
@@ -109,7 +109,7 @@ HTTP2_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
         (HTTP2_SETTINGS + b"\x00\x00\x02\x01\x05\x00\x00\x00\x01\xff\xff", "is not HTTP/2"),
     ],
 )
-def test_what_is_no_grpc_is_a_failure_and_is_read_up_to_a_limit(said, told):
+def test_what_is_no_grpc_is_a_failure_and_is_read_up_to_a_limit(said, reported):
     async def ask():
         has_ended = asyncio.Event()
 
@@ -129,7 +129,7 @@ def test_what_is_no_grpc_is_a_failure_and_is_read_up_to_a_limit(said, told):
 
     answer = asyncio.run(ask())
     assert answer.is_success is False
-    assert told in answer.message
+    assert reported in answer.message
 
 
 def test_a_port_where_nobody_listens_is_a_failure():

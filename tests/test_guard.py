@@ -67,7 +67,7 @@ def test_what_comes_in_pieces_is_taken_up_when_it_is_whole():
 
 
 @pytest.mark.parametrize("file", ["/a\n+/etc/passwd", "/a\0b", "/" + "a" * 4096])
-def test_a_name_that_would_be_read_as_another_is_not_told(file):
+def test_a_name_that_would_be_read_as_another_is_not_sent(file):
     assert hold_line(file, "0") == b""
     assert free_line(file) == b""
 
@@ -81,7 +81,7 @@ def test_only_files_that_are_there_are_written_and_no_link_is_followed(tmp_path)
     assert not gone.exists()
 
 
-def test_at_the_end_whoever_is_held_is_let_go_and_whoever_was_freed_is_left_alone(tmp_path, triggers):
+def test_at_the_end_held_pods_are_released_and_freed_ones_are_left_alone(tmp_path, triggers):
     files = frozen(tmp_path, "held", "freed", "again")
     guard = GuardClient(triggers, not_noted)
     guard.start()
@@ -101,7 +101,7 @@ def test_at_the_end_whoever_is_held_is_let_go_and_whoever_was_freed_is_left_alon
     assert said(files) == ["0", "1", "0"]
 
 
-def test_of_many_that_are_told_at_once_none_is_lost(tmp_path, triggers):
+def test_of_many_files_that_are_sent_at_once_none_is_lost(tmp_path, triggers):
     files = frozen(tmp_path, *(f"{number}{'x' * 100}" for number in range(200)))
     guard = GuardClient(triggers, not_noted)
     guard.start()
@@ -125,7 +125,7 @@ time.sleep(1000)
 """
 
 
-def test_when_the_watch_is_killed_its_guard_lets_go_and_ends_whoever_else_lives_on(tmp_path):
+def test_when_the_watch_is_killed_its_guard_releases_pods_and_ends_whatever_other_process_lives_on(tmp_path):
     (file,) = frozen(tmp_path, "held")
     command = [sys.executable, "-c", WATCH, str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
@@ -147,7 +147,7 @@ def test_when_the_watch_is_killed_its_guard_lets_go_and_ends_whoever_else_lives_
             watch.kill()
 
 
-def test_a_guard_that_is_killed_is_followed_by_one_that_knows_who_is_held(tmp_path, triggers):
+def test_a_guard_that_is_killed_is_followed_by_one_that_knows_the_held_pods(tmp_path, triggers):
     files = frozen(tmp_path, "held", "freed", "later")
     notes: list[str] = []
     guard = GuardClient(triggers, notes.append)
@@ -187,7 +187,7 @@ def test_it_is_named_and_does_not_end_before_the_watch_when_others_are_asked_to(
     assert said([file]) == ["0"]
 
 
-def test_nobody_waits_for_a_guard_that_does_not_listen(tmp_path, triggers):
+def test_the_watch_does_not_wait_for_a_guard_that_does_not_listen(tmp_path, triggers):
     (file,) = frozen(tmp_path, "held")
     notes: list[str] = []
     guard = GuardClient(triggers, notes.append)
@@ -205,7 +205,7 @@ def test_nobody_waits_for_a_guard_that_does_not_listen(tmp_path, triggers):
     assert said([file]) == ["0"]
 
 
-def test_what_a_guard_has_missed_is_told_when_it_listens_again_and_missed_anew_is_noted_anew(
+def test_a_guard_gets_the_files_that_it_missed_when_it_listens_again_and_each_miss_is_noted(
     tmp_path, triggers
 ):
     late, freed, again = frozen(tmp_path, "late", "freed", "again")
@@ -237,7 +237,7 @@ def wait_until_stopped(pid: int) -> None:
 
 
 class Ordered:
-    """What the guard is told, with what is in the files at that moment."""
+    """The messages to the guard, each with the content of the files at that moment."""
 
     def __init__(self, *files: Path) -> None:
         self.files = files

@@ -1,4 +1,4 @@
-"""What was watched, from one agent to the next: what counts, what does not, and files that are of no use."""
+"""The usage history across agents: which samples count, and history files that cannot be used."""
 
 import asyncio
 import json

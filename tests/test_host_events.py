@@ -214,7 +214,7 @@ def test_nothing_comes_of_a_path_that_is_no_longer_watched():
     asyncio.run(job())
 
 
-def test_while_nobody_takes_events_they_stay_with_the_kernel():
+def test_events_that_are_not_consumed_stay_in_the_kernel():
     async def job():
         async with EventStream() as stream:
             source = Pipe()
@@ -319,7 +319,7 @@ def test_changes_of_many_files_come_through_one_descriptor(tmp_path):
 
 
 @alone
-def test_a_file_watched_twice_is_told_of_once(tmp_path):
+def test_a_file_watched_twice_is_reported_once(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "memory.events").write_text("oom 1\n")
     before = descriptors()
@@ -417,7 +417,7 @@ def v1(tmp_path):
     return tmp_path
 
 
-def test_an_oom_is_told_before_its_kill_is_counted_and_the_kill_is_counted_once(v1):
+def test_an_oom_is_reported_before_its_kill_is_counted_and_the_kill_is_counted_once(v1):
     source = OomNotification("/a", str(v1))
     assert source.again_seconds() is None
     os.eventfd_write(source.fileno(), 1)
@@ -460,7 +460,7 @@ def test_the_kernel_is_given_both_descriptors_and_the_threshold(v1):
     source.close()
 
 
-def test_a_threshold_crossed_before_it_was_watched_is_told_at_once(v1):
+def test_a_threshold_crossed_before_it_was_watched_is_reported_at_once(v1):
     below, above = UsageThreshold("/a", str(v1), 4097), UsageThreshold("/a", str(v1), 4096)
     assert list(below.first()) == []
     assert list(above.first()) == [("/a", 4096, 4096)]

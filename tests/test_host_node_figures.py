@@ -24,7 +24,7 @@ def test_vmstat_is_read_line_by_line():
     assert parse_vmstat("pgfault 12\npgmajfault 3\nodd\n") == {"pgfault": 12, "pgmajfault": 3}
 
 
-def test_memory_is_told_as_kubelet_counts_it(tmp_path):
+def test_memory_is_reported_as_kubelet_counts_it(tmp_path):
     (tmp_path / "stat").write_text(STAT)
     (tmp_path / "vmstat").write_text("pgfault 12\npgmajfault 3\n")
     (tmp_path / "meminfo").write_text(

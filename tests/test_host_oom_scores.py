@@ -181,7 +181,7 @@ def test_a_container_is_thawed_whatever_happens():
 
 
 @pytest.mark.req("A12")
-def test_where_a_negative_score_is_refused_it_is_said_and_the_rest_is_done(processes, refusing):
+def test_where_a_negative_score_is_refused_it_is_reported_and_the_rest_is_done(processes, refusing):
     processes.start(1, 200)
     processes.start(2, 0)
     processes.start(3, -999)
@@ -227,7 +227,7 @@ def test_setting_twice_changes_nothing_the_second_time(tmp_path_factory, scores,
 
 
 @pytest.mark.req("A12")
-def test_the_runtime_is_whoever_serves_its_socket(tmp_path):
+def test_the_runtime_is_the_process_that_serves_its_socket(tmp_path):
     path = str(tmp_path / "runtime.sock")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)

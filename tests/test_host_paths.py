@@ -157,7 +157,7 @@ def test_a_pod_that_only_reads_or_is_gone_has_no_say(paths: HostPaths, tmp_path:
         assert paths.places("u-1") == {"v": HostPlace(str(tmp_path / "outside"))}
 
 
-def test_nobody_waits_without_end_for_a_filesystem_that_does_not_answer(
+def test_the_wait_for_a_filesystem_that_does_not_answer_is_bounded(
     paths: HostPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_paths, "HUNG_SECONDS", 0.05)

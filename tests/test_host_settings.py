@@ -60,7 +60,7 @@ def test_what_someone_else_has_changed_since_is_left_alone(proc):
 
 
 @pytest.mark.req("A13")
-def test_where_the_operator_forbids_it_nothing_is_changed_and_the_mend_is_said(proc):
+def test_where_the_operator_forbids_it_nothing_is_changed_and_the_mend_is_reported(proc):
     put(proc, "vm/panic_on_oom", 2)
     with pytest.raises(EvenkeelError) as refusal:
         apply_kernel_settings(WANTED, protect=True, proc=str(proc))

@@ -1,4 +1,5 @@
-"""Unused images are removed by kubelet's marks: never one in use, the longest unused first, and no more than needed."""
+"""Unused images are removed by kubelet's two thresholds: never one in use, the longest unused first, and no more than
+needed."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Intents: evictions that are noted before they are carried out, for the next agent."""
+"""Intents: evictions that are written to disk before they are carried out, for the next agent."""
 
 import threading
 
@@ -15,7 +15,7 @@ def test_an_intent_is_known_to_the_next_agent_until_it_is_taken_up(tmp_path):
     next_ = Intents(str(tmp_path), print)
     assert next_.found == (Intent("u-2", "as \N{LATIN SMALL LETTER O WITH DIAERESIS} well", 6.0),)
     next_.taken_up("u-2")
-    next_.taken_up("u-3")  # which nobody has noted
+    next_.taken_up("u-3")  # an eviction without an intent
     assert not Intents(str(tmp_path), print).found
 
 
@@ -24,7 +24,7 @@ def test_intents_need_no_more_room_than_they_have_and_a_long_message_is_cut(tmp_
     size = (tmp_path / "intents").stat().st_size
     assert noted.write(Intent("long", "x" * 10_000, 1.0))
     most = 0
-    while noted.write(Intent(f"u-{most}", "why", 2.0)):  # who is evicted beyond that goes all the same
+    while noted.write(Intent(f"u-{most}", "why", 2.0)):  # further pods are evicted without an intent
         most += 1
     assert most >= 60
     assert (tmp_path / "intents").stat().st_size == size

@@ -19,7 +19,7 @@ from evenkeel.journal.columns import opened, sealed
 from evenkeel.journal.records import WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.lifecycle.pod_state import ContainerRecord, PodState
-from tests.models.journal_records import connection_of, journal, named, path, told
+from tests.models.journal_records import connection_of, journal, named, path, some_event
 from tests.strategies import pod, pods
 
 __all__ = ["journal", "path"]
@@ -120,7 +120,7 @@ def test_after_a_restart_unchanged_pods_are_not_written_again(path):
 def test_a_file_whose_name_is_not_text_is_a_source_like_others(journal):
     held = named("a", source="file:" + os.fsdecode(b"/pods/\xff.yaml"))
     journal.save(held)
-    journal.record_event(told(held.source))
+    journal.record_event(some_event(held.source))
     assert journal.pods() == (held,)
     assert journal.events()[0].message == held.source
 
@@ -193,7 +193,7 @@ def test_a_transaction_is_all_or_nothing_and_its_inner_ones_are_part_of_it(journ
                 journal.save(named("b"))
                 journal.remove("a")
                 journal.set_value("x", 1)
-                journal.record_event(told("m"))
+                journal.record_event(some_event("m"))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -214,17 +214,17 @@ def test_others_see_a_transaction_when_it_is_over_and_not_before(journal, path):
         assert reader.pods() == (named("a"),)
 
 
-def test_a_happening_that_was_undone_is_told_again_in_full(journal):
-    journal.record_event(told("m"))
+def test_an_event_that_was_undone_is_recorded_again_in_full(journal):
+    journal.record_event(some_event("m"))
 
     def undone():
         with journal.transaction():
-            journal.record_event(told("n", at=1.0))
+            journal.record_event(some_event("n", at=1.0))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         undone()
-    journal.record_event(told("n", at=2.0))
+    journal.record_event(some_event("n", at=2.0))
     assert [(one.message, one.times) for one in journal.events()] == [("m", 1), ("n", 1)]
 
 
@@ -237,8 +237,8 @@ def test_events_are_numbered_and_found_by_pod_and_by_number(journal):
     first = journal.record_event(
         Event(1.0, WARNING, "OOMKilled", "killed", "a/p", "uid", "main", figures=figures)
     )
-    second = journal.record_event(told("of the node", at=2.0))
-    third = journal.record_event(told("again", at=3.0, pod="a/p"))
+    second = journal.record_event(some_event("of the node", at=2.0))
+    third = journal.record_event(some_event("again", at=3.0, pod="a/p"))
     assert first.number < second.number < third.number
     assert journal.events() == (first, second, third)
     assert journal.events("a/p") == (first, third)
@@ -250,18 +250,18 @@ def test_events_are_numbered_and_found_by_pod_and_by_number(journal):
 
 def test_events_survive_a_restart_and_numbers_go_on(path):
     with Journal.open(path) as journal:
-        first = journal.record_event(told("m"))
+        first = journal.record_event(some_event("m"))
     with Journal.open(path) as journal:
         assert journal.events() == (first,)
-        assert journal.record_event(told("n")).number > first.number
+        assert journal.record_event(some_event("n")).number > first.number
 
 
 def test_a_repeated_happening_is_counted_if_it_comes_within_a_minute(journal):
-    first = journal.record_event(told("m", at=0.0))
-    assert journal.record_event(told("n", at=1.0)).number != first.number
-    assert journal.record_event(told("m", at=60.0)) == first._replace(at=60.0, times=2)
-    assert journal.record_event(told("m", at=100.0)).times == 3
-    assert journal.record_event(told("m", at=161.0)).times == 1
+    first = journal.record_event(some_event("m", at=0.0))
+    assert journal.record_event(some_event("n", at=1.0)).number != first.number
+    assert journal.record_event(some_event("m", at=60.0)) == first._replace(at=60.0, times=2)
+    assert journal.record_event(some_event("m", at=100.0)).times == 3
+    assert journal.record_event(some_event("m", at=161.0)).times == 1
     assert [(one.message, one.at, one.times) for one in journal.events()] == [
         ("m", 100.0, 3),
         ("n", 1.0, 1),
@@ -272,26 +272,26 @@ def test_a_repeated_happening_is_counted_if_it_comes_within_a_minute(journal):
 @pytest.mark.req("E6")
 def test_events_with_figures_are_each_a_record_of_their_own(journal):
     for _ in range(3):
-        journal.record_event(told("m", figures={"bytes": 5}))
+        journal.record_event(some_event("m", figures={"bytes": 5}))
     assert len(journal.events()) == 3
 
 
 def test_old_events_are_removed_in_small_steps_and_the_latest_stays(journal, monkeypatch):
     monkeypatch.setattr(records, "MAX_EVENTS", 100)
     for number in range(1000):
-        journal.record_event(told(str(number)))
+        journal.record_event(some_event(str(number)))
     kept = journal.events(most=5000)
     assert 100 <= len(kept) < 100 + records.EVENTS_BETWEEN
     assert kept[-1].number == 1000
     month_later = 1.0 + records.MAX_EVENT_SECONDS * 2
     for number in range(records.EVENTS_BETWEEN):
-        journal.record_event(told(f"late {number}", at=month_later))
+        journal.record_event(some_event(f"late {number}", at=month_later))
     assert all(one.at == month_later for one in journal.events(most=5000))
 
 
 def test_a_happening_that_cannot_be_read_does_not_hide_the_others(journal, path):
-    journal.record_event(told("m", figures={"a": 1}))
-    journal.record_event(told("n"))
+    journal.record_event(some_event("m", figures={"a": 1}))
+    journal.record_event(some_event("n"))
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE happenings SET figures = '{' WHERE number = 1")
     assert [one.message for one in journal.events()] == ["n"]
@@ -317,7 +317,7 @@ def test_values_are_kept_replaced_and_removed(path):
         assert journal.value("cpus") == {}
 
 
-def test_a_value_that_cannot_be_read_is_told_of_and_is_nothing(journal, path):
+def test_a_value_that_cannot_be_read_is_reported_and_is_nothing(journal, path):
     journal.set_value("x", 1)
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("""UPDATE "values" SET value = '{' WHERE key = 'x'""")

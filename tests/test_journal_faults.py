@@ -154,7 +154,7 @@ def test_any_damage_ends_in_a_sentence_or_in_whole_pods(path, tmp_path):
         for suffix in ("-wal", "-shm"):
             (tmp_path / f"damaged.db{suffix}").unlink(missing_ok=True)
         sentence, read = opened(damaged)
-        # Bytes within a text are nobody's to prove right; but a pod is itself, or it is not there.
+        # Without a checksum, changed bytes within a text are not noticed. But a pod is read unchanged, or not at all.
         assert "running pods keep running" in sentence or "another program" in sentence or read <= expected
 
 
@@ -233,7 +233,7 @@ def test_a_transaction_on_a_full_disk_is_undone_whole_even_if_its_error_was_caug
     assert [held.order for held in journal.pods()] == [1, 9]
 
 
-def test_a_lock_of_another_program_is_told_of_and_passes(journal, path, monkeypatch):
+def test_a_lock_of_another_program_is_reported_and_passes(journal, path, monkeypatch):
     connection_of(journal).execute("PRAGMA busy_timeout = 10")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -248,7 +248,7 @@ def test_a_lock_of_another_program_is_told_of_and_passes(journal, path, monkeypa
     assert journal.pods() == (named("a"),)
 
 
-def test_a_place_where_no_journal_can_be_is_told_of(tmp_path):
+def test_a_place_where_no_journal_can_be_is_reported(tmp_path):
     assert "no such file or directory" in refused(tmp_path / "nowhere" / "journal.db")
     assert "is a directory" in refused(tmp_path)
     assert "there is no journal" in refused(tmp_path / "journal.db", Journal.read)
@@ -315,7 +315,7 @@ def test_reading_works_beside_the_agent_after_it_and_after_its_death(path):
 
 WRITER = """
 import sys
-from tests.models.journal_records import named, told
+from tests.models.journal_records import named, some_event
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.pod_state import PodState
 journal = Journal.open(sys.argv[1])
@@ -328,7 +328,7 @@ while True:
     with journal.transaction():
         for uid in "ab":
             journal.save(named(uid, state=life))
-        journal.record_event(told(f"{round} {number}", at=float(number), figures={"n": number}))
+        journal.record_event(some_event(f"{round} {number}", at=float(number), figures={"n": number}))
         journal.record("evict", {"n": number}, number, float(number))
     print(number, flush=True)
 """

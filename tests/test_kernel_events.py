@@ -45,10 +45,10 @@ class Cgroups:
 
 class Recorder:
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.recorded: list[tuple[str, str]] = []
 
     def record(self, kind: str, reason: str, message: str, pod: Any, container: str, figures: Any) -> None:
-        self.told.append((reason, container))
+        self.recorded.append((reason, container))
 
     def commit(self) -> None: ...
 
@@ -96,13 +96,13 @@ def record(attempt: int, pid: int) -> Any:
 async def listening(
     cgroups: Cgroups,
     event_recorder: Recorder,
-    told: list[Attempt] | None = None,
+    reported: list[Attempt] | None = None,
     store: Store | None = None,
 ) -> AsyncIterator[tuple[KernelEvents, Stream]]:
     journal: Any = SimpleNamespace(set_value=lambda name, value: None, value=lambda name: None)
     steps: Any = SimpleNamespace(
         want_step=lambda uid: None,
-        report=lambda outcome: ([] if told is None else told).append(outcome.attempt),
+        report=lambda outcome: ([] if reported is None else reported).append(outcome.attempt),
     )
     stream: Any = Stream()
     given: Any = (journal, cgroups, cgroups, store or Store([record(1, 7)]), event_recorder, steps)
@@ -148,21 +148,21 @@ def test_an_oom_kill_is_recorded_though_the_container_is_not_known_yet(monkeypat
                 OomKill(OomRecord("eater", 7, CONTAINER.path)),
                 OomKill(OomRecord("other", 8, "/elsewhere/abc")),
             )
-            assert not event_recorder.told
+            assert not event_recorder.recorded
             if is_known_later:
                 events.cgroups_changed(tree(POD, CONTAINER))
-            await until(lambda: bool(event_recorder.told))
+            await until(lambda: bool(event_recorder.recorded))
 
     asyncio.run(story())
-    assert event_recorder.told == [("OOMKilling", "main" if is_known_later else "")]
+    assert event_recorder.recorded == [("OOMKilling", "main" if is_known_later else "")]
 
 
 @pytest.mark.req("A17")
 def test_a_logged_kill_is_of_the_attempt_whose_first_process_it_was_or_whose_cgroup_it_was_in():
-    told: list[Attempt] = []
+    reported: list[Attempt] = []
 
     async def story() -> None:
-        async with listening(Cgroups(0), Recorder(), told) as (events, stream):
+        async with listening(Cgroups(0), Recorder(), reported) as (events, stream):
             events.cgroups_changed(tree(POD, CONTAINER))
             await stream.report(
                 OomKill(OomRecord("main", 7)),  # the kernel kept the cgroup to itself
@@ -171,21 +171,21 @@ def test_a_logged_kill_is_of_the_attempt_whose_first_process_it_was_or_whose_cgr
             )
 
     asyncio.run(story())
-    assert told == [Attempt("u-1", "main", 1)] * 2
+    assert reported == [Attempt("u-1", "main", 1)] * 2
 
 
 @pytest.mark.req("A17")
 def test_a_kill_that_is_logged_when_the_next_attempt_runs_is_not_of_that_one():
-    told: list[Attempt] = []
+    reported: list[Attempt] = []
     earlier = CONTAINER._replace(path="/root/pod1/earlier")
     store = Store([record(1, 7)])
 
     async def story() -> None:
-        async with listening(Cgroups(0), Recorder(), told, store) as (events, stream):
+        async with listening(Cgroups(0), Recorder(), reported, store) as (events, stream):
             events.cgroups_changed(tree(POD, earlier))
             store[0] = record(2, 17)
             events.cgroups_changed(tree(POD, CONTAINER))
             await stream.report(OomKill(OomRecord("main", 7, earlier.path)))
 
     asyncio.run(story())
-    assert told == [Attempt("u-1", "main", 1)]
+    assert reported == [Attempt("u-1", "main", 1)]

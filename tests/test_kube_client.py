@@ -18,10 +18,10 @@ from tests.models.api_server import ApiServer, Asked, api_server, kubeconfig
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
 
 
-def story(directory, answer, told: Callable[[ApiServer, Client], Awaitable[None]]) -> None:
+def story(directory, answer, scenario: Callable[[ApiServer, Client], Awaitable[None]]) -> None:
     async def main() -> None:
         async with api_server(directory, answer) as (server, client):
-            await told(server, client)
+            await scenario(server, client)
 
     asyncio.run(main())
 
@@ -43,14 +43,14 @@ class Heard:
     """A handler that notes what it hears."""
 
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.received: list[object] = []
 
     def listed(self, objects) -> None:
-        self.told.append(sorted(one["metadata"]["name"] for one in objects))
+        self.received.append(sorted(one["metadata"]["name"] for one in objects))
 
     def changed(self, type_, one) -> None:
         assert "managedFields" not in one["metadata"]
-        self.told.append((type_, one["metadata"]["name"]))
+        self.received.append((type_, one["metadata"]["name"]))
 
 
 def test_words_of_a_path_are_quoted():
@@ -61,25 +61,25 @@ def test_an_error_has_the_code_and_the_words_of_kubernetes(tmp_path):
     async def refuse(asked: Asked) -> None:
         await asked.answer(403, {"kind": "Status", "reason": "Forbidden", "message": "pods is forbidden"})
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         with pytest.raises(ApiError, match="pods is forbidden") as caught:
             await client.get("/api/v1/pods")
         assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
         assert server.asked[0].headers["authorization"] == "Bearer from-the-test"
 
-    story(tmp_path, refuse, told)
+    story(tmp_path, refuse, scenario)
 
 
 def test_one_connection_serves_many_requests(tmp_path):
     async def answer(asked: Asked) -> None:
         await asked.answer(200, {})
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         for _ in range(5):
             await client.get("/version")
         assert server.connections == 1
 
-    story(tmp_path, answer, told)
+    story(tmp_path, answer, scenario)
 
 
 def test_a_request_is_repeated_after_the_time_that_the_server_asks_for(tmp_path):
@@ -92,11 +92,11 @@ def test_a_request_is_repeated_after_the_time_that_the_server_asks_for(tmp_path)
 
     times: list[int] = []
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         assert await client.get("/version") == {"ok": True}
         assert len(server.asked) == 2
 
-    story(tmp_path, answer, told)
+    story(tmp_path, answer, scenario)
 
 
 def test_an_idle_connection_that_the_server_has_closed_is_replaced(tmp_path):
@@ -108,13 +108,13 @@ def test_an_idle_connection_that_the_server_has_closed_is_replaced(tmp_path):
 
     server_of: list[ApiServer] = []
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         server_of.append(server)
         await client.get("/a")
         assert await client.get("/b") == {"ok": True}
         assert [one.target for one in server.asked] == ["/a", "/b", "/b"]
 
-    story(tmp_path, answer, told)
+    story(tmp_path, answer, scenario)
 
 
 @pytest.mark.parametrize("content", [b"no json", b"[]", b"[" * 100_000])
@@ -122,11 +122,11 @@ def test_an_answer_that_is_no_object_is_an_error(tmp_path, content):
     async def answer(asked: Asked) -> None:
         await asked.answer(200, content)
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         with pytest.raises(Unreachable):
             await client.get("/version")
 
-    story(tmp_path, answer, told)
+    story(tmp_path, answer, scenario)
 
 
 @pytest.mark.parametrize("seconds", ["1" + "0" * 400, "31"])
@@ -134,12 +134,12 @@ def test_no_server_makes_the_node_wait_for_good(tmp_path, seconds):
     async def answer(asked: Asked) -> None:
         await asked.answer(500, {"kind": "Status"}, f"Retry-After: {seconds}")
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         with pytest.raises(ApiError) as caught:
             await client.get("/version")
         assert caught.value.retry_after_seconds == 30
 
-    story(tmp_path, answer, told)
+    story(tmp_path, answer, scenario)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_server_with_a_foreign_certificate_is_not_talked_to(tmp_path):
     async def answer(asked: Asked) -> None:
         await asked.answer(200, {})
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         path = kubeconfig(tmp_path / "other", server.port, foreign, {"token": "from-the-test"})
         with pytest.raises(Unreachable, match="certificate"):
             await Client(Credentials(read_kubeconfig(str(path)))).get("/version")
         assert not server.asked
 
-    story(tmp_path, answer, told)
+    story(tmp_path, answer, scenario)
 
 
 def watched(
@@ -184,19 +184,19 @@ def watched(
         else:
             await asyncio.Event().wait()
 
-    async def told(server: ApiServer, client: Client) -> None:
+    async def scenario(server: ApiServer, client: Client) -> None:
         handler = heard or Heard()
         task = asyncio.create_task(Watch(client, "/api/v1/pods", handler, "pods").run())
         try:
-            await until(lambda: handler.told == told_at_the_end and not left)
+            await until(lambda: handler.received == told_at_the_end and not left)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    story(directory, answer, told)
+    story(directory, answer, scenario)
 
 
-def test_a_list_is_complete_before_anybody_hears_of_it(tmp_path):
+def test_a_list_is_complete_before_a_handler_gets_it(tmp_path):
     async def broken(asked: Asked) -> None:
         await asked.stream(event("ADDED", "a"), is_whole=False)
 
@@ -287,8 +287,8 @@ def test_what_a_handler_cannot_take_is_listed_again(tmp_path, monkeypatch, faili
         await asked.stream(event("ADDED", "a"), event("ADDED", "b"), bookmark("20", ends_list=True))
 
     asked: list[str] = []
-    told: list[object] = [["a"], ["a", "b"]] if failing == 1 else [["a"], ("ADDED", "b"), ["a", "b"]]
-    watched(tmp_path, [first, again], told, asked=asked, heard=Failing(failing))
+    scenario: list[object] = [["a"], ["a", "b"]] if failing == 1 else [["a"], ("ADDED", "b"), ["a", "b"]]
+    watched(tmp_path, [first, again], scenario, asked=asked, heard=Failing(failing))
     assert "sendInitialEvents=true" in asked[1]
 
 

@@ -64,7 +64,7 @@ def place(tmp_path) -> Place:
 # The API server's JSON
 
 
-def test_what_this_node_cannot_give_is_said_of_a_pod():
+def test_what_this_node_cannot_give_is_reported_of_a_pod():
     pod = read_pod(
         pod_json(volumes=[{"name": "x", "nfs": {"server": "a", "path": "/b"}}]), Profile.DOCUMENTS, ()
     )
@@ -192,7 +192,7 @@ def test_what_the_api_server_adds_of_empty_fields_is_no_difference():
 
 
 @pytest.mark.parametrize("amounts", [{"memory": "16Mi"}, {}], ids=["some", "none"])
-def test_the_amounts_of_the_pod_as_a_whole_are_told_once(amounts):
+def test_the_amounts_of_the_pod_as_a_whole_are_reported_once(amounts):
     """As a kubelet since 1.36, also of a pod without any."""
     simulated = SimulatedPod(made(container(amounts, amounts)), LifecycleSettings(profile=Profile.KUBERNETES))
     simulated.step()
@@ -227,7 +227,7 @@ def test_a_pod_of_which_nothing_is_left_has_failed_with_containers_of_unknown_en
 
 
 def test_a_condition_of_the_node_keeps_the_time_of_its_transition(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         identity = NodeIdentity("node1", "node1", "10.0.0.5", 0, {})
         status = node_status(identity, {}, agent.node(), (), agent.runtime, "")
         first = with_times(status, {}, 1000.0)
@@ -247,11 +247,11 @@ def test_a_condition_of_the_node_keeps_the_time_of_its_transition(place):
         assert down["conditions"][-1]["reason"] == "KubeletNotReady"
         assert down["conditions"][-1]["lastTransitionTime"] == "1970-01-01T00:33:20Z"
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_node_says_of_itself_only_what_is_true(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         plain = NodeIdentity("node1", "node1", "10.0.0.5", 0, {}, swap_bytes=1 << 30)
         info = node_info(plain)
         assert info["swap"] == {"capacity": 1 << 30}
@@ -282,11 +282,11 @@ def test_a_node_says_of_itself_only_what_is_true(place):
             "declaredFeatures": declared,
         }
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_node_names_its_largest_images_with_digests_first(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         images = [
             Image(f"i{number}", (f"a:{number}", f"a@sha256:{number}"), number, False) for number in range(60)
         ]
@@ -296,7 +296,7 @@ def test_a_node_names_its_largest_images_with_digests_first(place):
         assert [one["sizeBytes"] for one in status["images"]] == list(range(59, 9, -1))
         assert status["images"][0]["names"] == ["a@sha256:59", "a:59"]
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_the_generation_that_was_seen_is_never_lowered():
@@ -338,7 +338,7 @@ def waits(agent: Agent, uid: str) -> str:
 
 
 def test_a_pod_of_a_cluster_runs_and_is_reported_with_its_generation(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         value = pod_json()
         agent.cluster_pods.put(read(value))
         await until(lambda: phase(agent, "uid-web") == "Running")
@@ -350,7 +350,7 @@ def test_a_pod_of_a_cluster_runs_and_is_reported_with_its_generation(place):
         assert "qosClass" not in status
         assert "memoryQosClass" not in status["containerStatuses"][0]
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_it_runs_on_with_the_next_agent_that_knows_no_cluster(place):
@@ -368,7 +368,7 @@ def test_it_runs_on_with_the_next_agent_that_knows_no_cluster(place):
 
 
 def test_a_refused_pod_is_not_tried_again(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(read(pod_json("first", container={"resources": {"requests": {"cpu": "3"}}})))
         agent.cluster_pods.put(read(pod_json("second", container={"resources": {"requests": {"cpu": "3"}}})))
         await until(lambda: phase(agent, "uid-second") == "Failed")
@@ -383,11 +383,11 @@ def test_a_refused_pod_is_not_tried_again(place):
         await agent.pod_loop.stepped()
         assert phase(agent, "uid-second") == "Failed"
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_an_evicted_pod_does_not_come_back(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(read(pod_json()))
         await until(lambda: phase(agent, "uid-web") == "Running")
         agent.watches.memory.recorder.evict("uid-web", "for the test", place.now)
@@ -396,11 +396,11 @@ def test_an_evicted_pod_does_not_come_back(place):
         assert record is not None
         assert record.is_replaced_by_owner
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_pod_of_the_same_name_waits_until_the_old_one_is_gone(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(read(pod_json(uid="old")))
         await until(lambda: phase(agent, "old") == "Running")
         agent.cluster_pods.end("old", 1.0)
@@ -409,11 +409,11 @@ def test_a_pod_of_the_same_name_waits_until_the_old_one_is_gone(place):
         assert agent.cluster_pods.get("old") is None
         assert [attempt.uid for attempt in place.runtime.starts] == ["old", "new"]
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_amounts_change_in_place_and_another_image_restarts_its_container(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         value = pod_json(container={"resources": {"requests": {"cpu": "1"}}})
         agent.cluster_pods.put(read(value))
         await until(lambda: phase(agent, "uid-web") == "Running")
@@ -429,7 +429,7 @@ def test_amounts_change_in_place_and_another_image_restarts_its_container(place)
         agent.cluster_pods.put(read(value))
         await until(lambda: len(place.runtime.starts) == 2)
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -437,7 +437,7 @@ def test_an_image_that_changes_while_the_container_is_being_started_is_started_a
     images: list[str] = []
     value = pod_json()
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         def starts(launch: Launch) -> None:
             images.append(launch.container.image)
             if len(images) == 1:
@@ -455,11 +455,11 @@ def test_an_image_that_changes_while_the_container_is_being_started_is_started_a
         assert shown is not None
         assert shown.status.container_statuses[0].restart_count == (0 if fails else 1)
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_resize_without_room_waits_and_its_generation_is_seen(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         value = pod_json(container={"resources": {"requests": {"cpu": "1"}}})
         agent.cluster_pods.put(read(value))
         await until(lambda: phase(agent, "uid-web") == "Running")
@@ -475,7 +475,7 @@ def test_a_resize_without_room_waits_and_its_generation_is_seen(place):
         ]
         assert status["observedGeneration"] == 2
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_pods_of_a_cluster_get_no_object_of_this_machine_and_others_none_of_the_cluster(place):
@@ -492,7 +492,7 @@ def test_pods_of_a_cluster_get_no_object_of_this_machine_and_others_none_of_the_
 
     place.runtime.on_start = note
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         reading = read_manifests(text, "test").or_raise()
         await agent.apply(reading.pods, objects=reading.objects)
         agent.cluster_pods.put(read(pod_json(container=reference)))
@@ -503,11 +503,11 @@ def test_pods_of_a_cluster_get_no_object_of_this_machine_and_others_none_of_the_
         await until(lambda: "web" in seen)
         assert seen == {"local": "machine", "web": "cluster"}
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_pod_of_the_cluster_is_not_deleted_or_changed_at_the_socket(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.is_joined = True
         agent.cluster_pods.put(read(pod_json()))
         await until(lambda: phase(agent, "uid-web") == "Running")
@@ -519,7 +519,7 @@ def test_a_pod_of_the_cluster_is_not_deleted_or_changed_at_the_socket(place):
         assert record is not None
         assert record.source == CLUSTER
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_without_a_cluster_its_room_is_not_imported():

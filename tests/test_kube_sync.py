@@ -48,7 +48,7 @@ def place(tmp_path) -> Place:
 
 
 def test_a_pod_that_left_while_it_waited_for_another_of_its_name_is_never_started(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         nothing = NothingElse()
         sync = pod_sync(agent, [], nothing)
         sync.changed("ADDED", pod_json(uid="old"))
@@ -62,12 +62,12 @@ def test_a_pod_that_left_while_it_waited_for_another_of_its_name_is_never_starte
         await until(lambda: agent.cluster_pods.get("old") is None)
         assert agent.cluster_pods.get("new") is None  # it would have come in the same moment
 
-    drive(place, told)
+    drive(place, scenario)
     assert [attempt.uid for attempt in place.runtime.starts] == ["old"]
 
 
 def test_a_change_that_the_journal_did_not_take_is_made_when_it_comes_again(place, monkeypatch):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         sync = pod_sync(agent, [])
         sync.listed([pod_json()])
         await until(lambda: phase(agent, "uid-web") == "Running")
@@ -86,11 +86,11 @@ def test_a_change_that_the_journal_did_not_take_is_made_when_it_comes_again(plac
         assert shown is not None
         assert "PodResizePending" in [one.type for one in shown.status.conditions]
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_resize_of_a_pod_that_is_not_admitted_yet_is_not_lost(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         for value in (pod_json(cpu="1"), pod_json(cpu="2", generation=2)):
             pod = read_pod(value, Profile.DOCUMENTS, ())
             assert isinstance(pod, Pod)
@@ -100,11 +100,11 @@ def test_a_resize_of_a_pod_that_is_not_admitted_yet_is_not_lost(place):
         assert record is not None
         assert str(record.pod.spec.containers[0].resources.requests["cpu"]) == "2"
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_pod_that_ends_has_seen_the_generation_of_its_deletion(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         sync = pod_sync(agent, [])
         sync.changed("ADDED", pod_json())
         await until(lambda: phase(agent, "uid-web") == "Running")
@@ -118,7 +118,7 @@ def test_a_pod_that_ends_has_seen_the_generation_of_its_deletion(place):
         assert status["observedGeneration"] == 2
         assert {one["observedGeneration"] for one in status["conditions"]} == {2}
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 class Late:
@@ -134,8 +134,8 @@ class Late:
             yield change
 
 
-def test_the_last_status_of_a_pod_is_told_before_it_leaves_the_api_server(place):
-    async def told(agent: Agent) -> None:
+def test_the_last_status_of_a_pod_is_reported_before_it_leaves_the_api_server(place):
+    async def scenario(agent: Agent) -> None:
         requests, changes = Requests(), Late(agent)
         sync = pod_sync(agent, [], requests=requests, changes=changes)
         loops = [asyncio.create_task(one) for one in (sync.follow_agent(), sync.deliver())]
@@ -158,7 +158,7 @@ def test_the_last_status_of_a_pod_is_told_before_it_leaves_the_api_server(place)
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_the_next_agent_keeps_the_times_of_conditions_that_have_not_changed(place):
@@ -169,10 +169,10 @@ def test_the_next_agent_keeps_the_times_of_conditions_that_have_not_changed(plac
         await until(lambda: phase(agent, "uid-web") == "Running")
         shown = agent.cluster_pods.shown("uid-web")
         assert shown is not None
-        told = wanted_status(shown, value, *ADDRESSES)["conditions"]
+        scenario = wanted_status(shown, value, *ADDRESSES)["conditions"]
         # As it is after containers have come and gone: the journal does not have the time of the first transition.
         value["status"]["conditions"] = [
-            {**one, "lastTransitionTime": "2001-01-01T00:00:00Z"} for one in told
+            {**one, "lastTransitionTime": "2001-01-01T00:00:00Z"} for one in scenario
         ]
 
     async def second(agent: Agent) -> None:

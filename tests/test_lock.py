@@ -1,4 +1,4 @@
-"""One agent a state directory."""
+"""The lock of the state directory: one agent at a time."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ def test_a_holder_that_did_not_sign_is_still_a_holder(tmp_path):
     lock.release()
 
 
-def test_what_cannot_be_a_lock_is_told_of(tmp_path):
+def test_what_cannot_be_a_lock_is_reported(tmp_path):
     (tmp_path / "directory" / "lock").mkdir(parents=True)
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "lock").symlink_to("elsewhere")

@@ -39,11 +39,11 @@ def test_a_log_that_is_too_large_keeps_its_last_entries_and_says_so(tmp_path):
     log.write_bytes(whole)
     log.chmod(0o640)
     shorten_log(str(log), LIMITS.max_bytes)
-    told, _, kept = log.read_bytes().partition(b"\n")
+    reported, _, kept = log.read_bytes().partition(b"\n")
     assert whole.endswith(kept)
     assert LIMITS.max_bytes - len(ENTRY % 0) < len(kept) <= LIMITS.max_bytes
     dropped = len(whole) - len(kept)
-    assert told == kept.partition(b" ")[
+    assert reported == kept.partition(b" ")[
         0
     ] + b" stderr F evenkeel: %d bytes of log were dropped here: " % dropped + (
         b"the container says more than is kept"

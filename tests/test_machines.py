@@ -185,7 +185,7 @@ def test_a_command_on_the_host_ends_with_its_time_limit(capsys: pytest.CaptureFi
     assert "the time limit of 0.1 s is over" in capsys.readouterr().err
 
 
-def test_the_guest_makes_the_scratch_directory_that_jobs_are_told_of():
+def test_the_guest_makes_the_scratch_directory_that_jobs_use():
     assert f"/new{SCRATCH}\n" in (GUEST / "init").read_text()
 
 

@@ -138,7 +138,7 @@ def test_rounds_without_a_failure_make_no_table():
     assert table([Round(10, False, (), None)]) == "1 rounds passed, 0 failed"
 
 
-def test_no_tests_to_repeat_is_said_with_how_it_is_written(capsys: pytest.CaptureFixture[str]):
+def test_no_tests_to_repeat_is_reported_with_how_it_is_written(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["stress", "host"])
     assert "python -m tests.machines stress MACHINE -- PYTEST-ARGUMENTS" in capsys.readouterr().err

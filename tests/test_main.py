@@ -20,7 +20,7 @@ WEB = str(ROOT / "examples" / "web.yaml")
 
 
 def run(*arguments):
-    """What `main` answers: its exit code, and what it said on both streams."""
+    """Runs `main`. Returns its exit code, and its output on both streams."""
     out, err = io.StringIO(), io.StringIO()
     code: int | str | None
     with redirect_stdout(out), redirect_stderr(err):

@@ -46,7 +46,7 @@ def read_objects(*objects):
     return read_manifests("\n---\n".join(json.dumps(each) for each in objects), "f.yaml")
 
 
-def told(reading):
+def problem_lines(reading):
     return [str(problem) for problem in reading.problems]
 
 
@@ -114,7 +114,7 @@ def test_every_error_of_a_text_is_reported_with_file_document_line_and_field():
         ("f.yaml#2", 23, "spec.containers[0].resources.requests[memory]"),
         ("f.yaml#2", 23, "spec.containers[0].resources.requests[cpu]"),
     ]
-    assert "did you mean image?" in told(reading)[3]
+    assert "did you mean image?" in problem_lines(reading)[3]
     assert not reading.pods
     with pytest.raises(InvalidInput) as caught:
         reading.or_raise()
@@ -159,7 +159,7 @@ def test_a_wrong_shape_in_one_place_hides_nothing_in_another():
 
 def test_the_name_of_a_node_is_not_missed_where_its_metadata_could_not_be_read():
     node = {"apiVersion": "v1", "kind": "Node"}
-    assert told(read_objects(node)) == ["f.yaml:1: metadata.name: a node needs a name"]
+    assert problem_lines(read_objects(node)) == ["f.yaml:1: metadata.name: a node needs a name"]
     for meta in (5, {"name": 5}):
         (problem,) = read_objects({**node, "metadata": meta}).problems
         assert problem.kind == "Decode"
@@ -202,7 +202,7 @@ def test_a_document_must_be_an_object(value):
 
 
 def test_apiversion_and_kind_are_missed_together():
-    assert told(read("a: 1")) == [
+    assert problem_lines(read("a: 1")) == [
         "f.yaml:1: apiVersion: is missing: write apiVersion: v1",
         "f.yaml:1: kind: is missing: write kind: Pod",
     ]
@@ -467,7 +467,7 @@ def test_the_items_of_a_list_must_be_objects():
 
 def test_two_pods_of_one_name_are_refused_with_both_places():
     reading = read_manifests(WEB, "a.yaml") + read_manifests(f"# a remark\n{WEB}", "b.yaml")
-    assert told(reading) == []
+    assert problem_lines(reading) == []
     (problem,) = reading.without_duplicates().problems
     assert (problem.source, problem.field, problem.kind) == ("b.yaml", "metadata.name", "FieldValueDuplicate")
     assert problem.message == "default/web stands twice, first at a.yaml:1: give one another name"
@@ -600,7 +600,7 @@ def test_any_change_to_a_manifest_gives_pods_or_problems_and_never_anything_else
         end = data.draw(st.integers(start, min(start + 12, len(text))))
         text = text[:start] + data.draw(st.sampled_from(PIECES) | st.text(max_size=3)) + text[end:]
     reading = read_manifests(text, "f.yaml", data.draw(st.sampled_from(list(Profile))))
-    assert all("\n" not in line for line in told(reading))
+    assert all("\n" not in line for line in problem_lines(reading))
 
 
 _KEYS = st.sampled_from(

@@ -47,7 +47,7 @@ def test_a_factor_that_python_writes_with_an_exponent_is_read_too():
         (-(10**30), "-1e30"),
     ],
 )
-def test_bytes_are_told_exactly_where_few_digits_do(amount, text):
+def test_bytes_are_printed_exactly_if_few_digits_are_enough(amount, text):
     assert bytes_text(amount) == text
 
 

@@ -1,4 +1,4 @@
-"""What is a stall at memory.high and what is not, and how the mark is raised."""
+"""Stalls at memory.high: when a container stalls, and how memory.high is raised."""
 
 import pytest
 from hypothesis import given

@@ -46,11 +46,11 @@ class Watched:
         self.now = time.monotonic()
 
     def uses(self, usage_mib: int, cache_mib: int = 0) -> float:
-        """What a turn returns when the pods use so much."""
+        """The result of a turn when the pods use so much."""
         write_v1_memory(self.root, usage_mib, total_inactive_file=cache_mib)
         return self.watch.turn()
 
-    def told(self) -> None:
+    def crossed(self) -> None:
         """The kernel reports that levels were crossed."""
         for descriptor in self.triggers._usage:
             os.eventfd_write(descriptor, 1)
@@ -70,24 +70,24 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 def test_after_an_early_notification_samples_follow_without_pause_for_a_moment(watched: Watched):
     assert watched.uses(200) == MOST_SECONDS  # the kernel will tell
     assert LEAST_SECONDS < watched.uses(LINE_MIB, cache_mib=1) < 0.01
-    watched.told()
+    watched.crossed()
     assert watched.watch.turn() == 0
     watched.now += 0.005
-    watched.told()
+    watched.crossed()
     assert watched.watch.turn() == LEAST_SECONDS
     assert not watched.triggers.wait(0)  # it does not wake again
     watched.now += 0.1
-    watched.told()
+    watched.crossed()
     assert watched.watch.turn() == 0
 
 
 @pytest.mark.req("E1")
 def test_the_time_without_pauses_begins_at_the_line_and_not_at_a_mark_on_the_way(watched: Watched):
     watched.uses(200)
-    watched.told()
+    watched.crossed()
     assert watched.uses(LINE_MIB - 60) == MOST_SECONDS
     watched.now += 0.05
-    watched.told()
+    watched.crossed()
     assert watched.uses(LINE_MIB, cache_mib=1) == 0
 
 

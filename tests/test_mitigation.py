@@ -114,10 +114,10 @@ def test_no_pod_is_frozen_where_no_pod_is_evicted(tmp_path):
 
 class ThrottleReports(IgnoredReports):
     def __init__(self) -> None:
-        self.told: list[dict[str, int]] = []
+        self.recorded: list[dict[str, int]] = []
 
     def throttling(self, most_bytes: dict[str, int]) -> None:
-        self.told.append(most_bytes)
+        self.recorded.append(most_bytes)
 
 
 @pytest.mark.req("A15")
@@ -128,25 +128,25 @@ def test_a_pod_hardly_above_its_request_is_throttled_only_when_it_has_grown(tmp_
     short = ShortNode(tmp_path, reports, (batch, 200), (web, 190), (tiny, 1))
     mitigation, sample = short.mitigation, short.sample
     mitigation.throttle(sample, 1.0)
-    assert reports.told == []  # nobody goes
+    assert reports.recorded == []  # no pod is evicted
     short.pending.asked("u-batch", 1.0, 600)
     mitigation.evicted("/k/u-batch", 1.0)
     mitigation.throttle(sample, 1.01)
-    assert reports.told == []  # most are gone by then
+    assert reports.recorded == []  # most are gone by then
     mitigation.throttle(sample, 1.2)
-    assert reports.told == [{"u-web": 190 * MIB}]
+    assert reports.recorded == [{"u-web": 190 * MIB}]
     assert (tmp_path / "u-web" / "memory.high").read_text() == str(190 * MIB)
     write_v2_memory(tmp_path / "u-web", 191)
     write_v2_memory(tmp_path / "u-tiny", 9)
     mitigation.throttle(sample, 1.21)
-    assert len(reports.told) == 1
+    assert len(reports.recorded) == 1
     mitigation.throttle(sample, 1.4)
-    assert reports.told[1:] == [{"u-web": 190 * MIB, "u-tiny": 9 * MIB}]
+    assert reports.recorded[1:] == [{"u-web": 190 * MIB, "u-tiny": 9 * MIB}]
     mitigation.throttle(sample, 1.6)
-    assert len(reports.told) == 2
+    assert len(reports.recorded) == 2
     write_v2_memory(tmp_path / "root", 200)
     mitigation.throttle(short.sampler.sample(1.7), 1.7)
-    assert reports.told[2:] == [{}]
+    assert reports.recorded[2:] == [{}]
     assert [(tmp_path / name / "memory.high").read_text()[:3] for name in ("u-web", "u-tiny")] == ["max"] * 2
     short.sampler.close()
 
@@ -171,11 +171,11 @@ def test_throttling_survives_healing_and_ends_without_drift(place):
             assert kernel.cgroups[path]["memory.high"] == "max"
             agent.cgroups.heal()
             await until(lambda: "ThrottleOver" in [one.reason for one in agent.events("default/web")])
-            told = [one.reason for one in agent.events("default/web")]
-            assert told.count("Throttled") == 1
+            reported = [one.reason for one in agent.events("default/web")]
+            assert reported.count("Throttled") == 1
             assert "DriftRepaired" not in [one.reason for one in agent.events()]
             throttle.set({"u-web": 96 * MIB})
-            agent.watches.memory.throttle.set = lambda _: None  # the agent is killed: it lets go of nobody
+            agent.watches.memory.throttle.set = lambda _: None  # the agent is killed: it releases no pod
 
     async def after() -> None:
         async with place.agent() as agent:
@@ -188,7 +188,8 @@ def test_throttling_survives_healing_and_ends_without_drift(place):
 
 
 class RecordedGuard:
-    """The files that it would write, and whether it was told too late or too early of a frozen one."""
+    """Records the files that the guard would write, and whether it was informed of a frozen pod too late or too
+    early."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()

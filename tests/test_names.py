@@ -1,4 +1,4 @@
-"""What cgroups are called."""
+"""Names of cgroups."""
 
 import pytest
 from hypothesis import given

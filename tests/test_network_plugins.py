@@ -92,7 +92,7 @@ def test_a_plugin_that_does_not_end_is_ended_with_its_children(plugins: MakePlug
     eventually(lambda: not is_running(int(child.read_text())))
 
 
-def test_a_child_that_holds_the_streams_keeps_nobody_waiting(plugins: MakePlugins):
+def test_a_child_that_holds_the_streams_does_not_delay_the_result(plugins: MakePlugins):
     assert plugins(f"sleep 1000 & {saying(GOOD)}").add("u-1", joined()) == GOOD
 
 

@@ -24,13 +24,13 @@ __all__ = ["node"]
 EXEC = "/exec/default/web/app?output=1&error=1"
 
 
-def test_a_user_whom_the_cluster_allows_it_is_answered(node):
+def test_a_user_that_the_cluster_allows_is_answered(node):
     assert node.ask("/healthz") == (200, "ok")
     assert node.ask("/healthz", token="", client=node.authority.client("c", ALLOWED)) == (200, "ok")
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/pods", "/metrics", "/nothing", EXEC])
-def test_nobody_else_learns_anything(node, target):
+def test_other_clients_learn_nothing(node, target):
     for token in ("", "made-up", "a" * 20_000, "\xe9" * 20):
         assert node.ask(target, token=token) == (401, "Unauthorized")
     assert node.ask(target, token="", headers={"Authorization": "Basic YWxsb3dlZDphbGxvd2Vk"})[0] == 401
@@ -87,7 +87,7 @@ def test_answers_are_kept_for_their_time(node):
     assert node.ask("/metrics")[0] == 401
 
 
-def test_without_the_api_server_nobody_gets_in_who_was_not_known(node):
+def test_without_the_api_server_only_known_users_get_in(node):
     assert node.ask("/healthz") == (200, "ok")
     node.cluster.is_away = True
     assert node.ask("/healthz") == (200, "ok")
@@ -138,7 +138,7 @@ def test_one_of_the_fine_rights_is_enough(node):
     assert node.ask("/stats/summary", token="poor")[0] == 403
 
 
-def test_who_may_read_through_the_node_runs_no_command(node):
+def test_a_user_that_may_only_read_through_the_node_runs_no_command(node):
     node.cluster.rights.add(("poor", "get", "proxy"))
     assert node.ask("/containerLogs/default/none/app", token="poor")[0] == 404
     for method in ("GET", "POST"):
@@ -146,7 +146,7 @@ def test_who_may_read_through_the_node_runs_no_command(node):
     assert node.front.asked == []
 
 
-def test_idle_and_unknown_clients_keep_nobody_out(node):
+def test_idle_and_unknown_clients_keep_no_other_client_out(node):
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=30))

@@ -97,7 +97,7 @@ def test_each_port_has_two_channels_of_its_own(node: NodeUnderTest, echo: Echo, 
         other.close()
 
 
-def test_a_port_that_nobody_has_is_said_on_its_channel(node: NodeUnderTest):
+def test_a_port_that_nobody_has_is_reported_on_its_channel(node: NodeUnderTest):
     node.front.refusal = SessionRefused("port 80 cannot be reached")
     with client_of(node, "port=80", V4) as client:
         *_, last = client.messages()

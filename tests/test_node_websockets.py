@@ -43,7 +43,7 @@ def test_a_command_has_its_streams_and_its_end_in_the_form_of_the_protocol(
 
 
 @pytest.mark.parametrize("protocol", FORMS)
-def test_nothing_is_said_of_a_good_end_before_version_4(node: NodeUnderTest, protocol: str):
+def test_nothing_is_reported_of_a_good_end_before_version_4(node: NodeUnderTest, protocol: str):
     with client_of(node, f"{EXEC}error=1&{command('true')}", *filter(None, [protocol])) as client:
         first, *said = client.messages()
     assert first == (2, b"")

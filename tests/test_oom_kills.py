@@ -47,7 +47,7 @@ def phase(agent: Agent) -> str:
     return shown.status.phase if shown else ""
 
 
-def told(agent: Agent) -> tuple[str, str]:
+def outcome_of(agent: Agent) -> tuple[str, str]:
     """Why the pod is over, and how its container ended."""
     status = agent.pod("default/batch").status
     return status.reason, status.container_statuses[0].state.terminated.reason
@@ -78,7 +78,7 @@ def test_the_runtime_tells_the_end_first_and_the_kernels_log_the_oom_kill(place)
         await unexplained(agent)
         logs_kill(agent)
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == ("Evicted", "OOMKilled")
+        assert outcome_of(agent) == ("Evicted", "OOMKilled")
 
     drive(place, story)
 
@@ -89,7 +89,7 @@ def test_the_kernels_log_tells_the_oom_kill_first_and_the_runtime_the_end(place)
         logs_kill(agent)
         place.runtime.end(MAIN, *KILLED)
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == ("Evicted", "OOMKilled")
+        assert outcome_of(agent) == ("Evicted", "OOMKilled")
 
     drive(place, story)
 
@@ -101,7 +101,7 @@ def test_the_runtime_tells_the_end_first_and_the_oom_kill_when_it_has_learnt_of_
         await unexplained(agent)
         place.runtime.end(MAIN, *KILLED, is_oom_killed=True)
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == ("Evicted", "OOMKilled")
+        assert outcome_of(agent) == ("Evicted", "OOMKilled")
 
     drive(place, story)
 
@@ -112,7 +112,7 @@ def test_a_count_that_was_read_after_the_end_decides_at_once(place, counted, rea
         remove_cgroup(place)
         place.runtime.end(MAIN, *KILLED, oom_kills=counted)
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == reasons
+        assert outcome_of(agent) == reasons
 
     drive(place, story)
 
@@ -122,7 +122,7 @@ def test_the_count_of_its_own_cgroup_counts_and_not_that_of_a_pod_in_which_anoth
         place.kernel.oom_kills[CGROUP] = 1
         place.runtime.end(MAIN, 1, oom_kills=0)
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == ("", "Error")
+        assert outcome_of(agent) == ("", "Error")
 
     drive(place, story)
 
@@ -140,14 +140,14 @@ def test_a_process_that_the_kernel_kills_while_it_is_being_set_up_is_killed_for_
             place.runtime.on_start = killed
             await agent.apply(pods_of(BATCH))
             await until(lambda: phase(agent) == "Failed")
-            assert told(agent) == (reason, "StartError")
+            assert outcome_of(agent) == (reason, "StartError")
             events = [one.reason for one in agent.events("default/batch")]
             assert events.count("Evicted") == kills
 
     asyncio.run(story())
 
 
-def test_where_nobody_tells_in_time_it_is_not_known(place):
+def test_without_a_report_in_time_the_cause_is_unknown(place):
     async def story(agent: Agent) -> None:
         remove_cgroup(place)
         place.runtime.end(MAIN, *KILLED)
@@ -155,7 +155,7 @@ def test_where_nobody_tells_in_time_it_is_not_known(place):
         place.now += WAIT_SECONDS
         agent.steps.want_step()
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == ("", "ContainerStatusUnknown")
+        assert outcome_of(agent) == ("", "ContainerStatusUnknown")
         assert agent.pod("default/batch").status.container_statuses[0].state.terminated.message == NOT_KNOWN
 
     drive(place, story)
@@ -166,7 +166,7 @@ def test_where_the_machine_has_killed_nothing_for_want_of_memory_it_was_somebody
         place.kernel.gone.add(CGROUP)
         place.runtime.end(MAIN, *KILLED)
         await until(lambda: phase(agent) == "Failed")
-        assert told(agent) == ("", "Error")
+        assert outcome_of(agent) == ("", "Error")
 
     drive(place, story)
 
@@ -199,7 +199,7 @@ def test_an_agent_that_is_killed_while_it_waits_leaves_the_end_to_the_next_one(p
             await unexplained(agent)
             logs_kill(agent)
             await until(lambda: phase(agent) == "Failed")
-            assert told(agent) == ("Evicted", "OOMKilled")
+            assert outcome_of(agent) == ("Evicted", "OOMKilled")
 
     asyncio.run(second())
 

@@ -1,4 +1,4 @@
-"""Settings in place of planned ones: kept by the pass that heals, put back when they end."""
+"""Overrides of planned settings: the pass that repairs drift keeps them, and their end restores the planned values."""
 
 from evenkeel.cgroup.overrides import Overrides
 from evenkeel.cgroup.reconcile import reconcile, reconcile_changed
@@ -49,7 +49,7 @@ def test_a_file_that_is_not_planned_gets_the_kernel_s_default_when_it_ends():
     assert overrides.on(TREE) is TREE  # another one of that name: nobody has written anything there
 
 
-def test_what_somebody_before_us_set_is_put_back():
+def test_a_setting_of_a_former_agent_is_restored():
     overrides = Overrides()
     overrides.was_set("/top/pod2", Setting("memory.high", "", "A15", "for the test"))
     overrides.was_set("/top/pod1", Setting("cpu.weight", "", "A22", "for the test"))

@@ -17,7 +17,7 @@ SERVICE = "0::/system.slice/evenkeel.service\n"
 V1 = "12:cpu,cpuacct:/a\n4:memory:/b\n1:name=systemd:/c\n0::/d\n"
 
 
-def test_where_a_process_is_is_told_by_controller():
+def test_the_cgroup_of_a_process_is_found_by_controller():
     assert parse_own(V1) == {"cpu": "/a", "cpuacct": "/a", "memory": "/b", "name=systemd": "/c", "": "/d"}
 
 
@@ -67,11 +67,11 @@ def test_two_agents_are_not_below_one_root(tmp_path: Path):
     first = own_cgroup.claimed("/evenkeel", {"memory": str(tmp_path)})
     with pytest.raises(EvenkeelError, match="another agent has its pods below /evenkeel"):
         own_cgroup.claimed("/evenkeel", {"memory": str(tmp_path)})
-    os.close(first)  # as the kernel does it for who was killed
+    os.close(first)  # as the kernel does it for a killed process
     os.close(own_cgroup.claimed("/evenkeel", {"memory": str(tmp_path)}))
 
 
-def test_what_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_be_removed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     own = tmp_path / "agent"
     own.mkdir()
     (own / "kept").touch()

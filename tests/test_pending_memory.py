@@ -16,8 +16,8 @@ from tests.models.memory_files import MIB, PODS, targets_in, with_memory_volume,
 @pytest.mark.req("E2")
 def test_pending_memory_counts_as_available_until_nothing_is_freed_any_more(tmp_path):
     batch, _ = pods_of(PODS)
-    told = []
-    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
+    reported = []
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: reported.append(what))
     target = targets_in(tmp_path, 400, (batch, 0)).pods[0]
     write_v2_memory(tmp_path / "u-batch", 100)
     pending.killed(target, Version.V2, 10.0)
@@ -28,7 +28,7 @@ def test_pending_memory_counts_as_available_until_nothing_is_freed_any_more(tmp_
     assert pending.pending_bytes(11.1) == 40 * MIB
     assert pending.pending_bytes(11.3) == 0  # nothing came for more than a second
     assert pending.killed_uids() == {"u-batch"}
-    assert told == []
+    assert reported == []
 
 
 def killed_with_volume(tmp_path: Path) -> PendingMemory:
@@ -45,8 +45,8 @@ def killed_with_volume(tmp_path: Path) -> PendingMemory:
 def test_memory_in_volumes_counts_as_available_while_they_may_be_emptied(tmp_path):
     batch, web = pods_of(PODS)
     batch = with_memory_volume(batch)
-    told = []
-    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
+    reported = []
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: reported.append(what))
     for target in targets_in(tmp_path, 400, (batch, 0), (web, 0)).pods:
         write_v2_memory(tmp_path / target.uid, 100, shmem=60)
         pending.killed(target, Version.V2, 10.0)
@@ -56,7 +56,7 @@ def test_memory_in_volumes_counts_as_available_while_they_may_be_emptied(tmp_pat
     assert pending.in_volumes_bytes == 60 * MIB
     write_v2_memory(tmp_path / "u-batch", 2)
     assert pending.pending_bytes(13.0) == 2 * MIB
-    assert [target.uid for target, *_ in told] == ["u-batch"]
+    assert [target.uid for target, *_ in reported] == ["u-batch"]
     assert pending.pending_bytes(14.1) == 0
     assert not pending.is_any_killed
 
@@ -107,11 +107,11 @@ def test_a_pod_may_come_back_and_be_evicted_again(tmp_path):
 @pytest.mark.req("E2")
 def test_freed_memory_is_reported_with_the_time_it_took(tmp_path):
     batch, _ = pods_of(PODS)
-    told = []
-    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: told.append(what))
+    reported = []
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *what: reported.append(what))
     write_v2_memory(tmp_path / "u-batch", 100)
     target = targets_in(tmp_path, 400, (batch, 0)).pods[0]
     pending.killed(target, Version.V2, 10.0)
     write_v2_memory(tmp_path / "u-batch", 2)
     pending.pending_bytes(10.5)
-    assert told == [(target, 100 * MIB, 0.5)]
+    assert reported == [(target, 100 * MIB, 0.5)]

@@ -1,11 +1,11 @@
-"""Who holds a container's place leaves nothing behind, also where the process that made it takes in orphans."""
+"""The placeholder process of a scope leaves nothing behind, even if the process that started it adopts orphans."""
 
 import subprocess
 import sys
 
 import pytest
 
-# In a process of its own: nobody can be told to take in no more orphans.
+# In a process of its own, because it becomes a subreaper.
 STORY = """
 import os, signal
 from evenkeel.cgroup.drivers import processes
@@ -34,7 +34,7 @@ assert (is_there(three), is_there(four)) == (False, False)
 
 
 @pytest.mark.req("A24")
-def test_whoever_held_a_place_is_waited_for_by_who_takes_in_orphans():
+def test_a_placeholder_is_reaped_by_a_process_that_adopts_orphans():
     done = subprocess.run(
         [sys.executable, "-c", STORY], capture_output=True, text=True, timeout=60, check=False
     )

@@ -81,7 +81,7 @@ def test_what_is_hands_off_is_not_in_the_plan(
     assert "podold" not in capsys.readouterr().out
 
 
-def test_what_cannot_be_applied_is_said_and_the_exit_code_is_1(
+def test_what_cannot_be_applied_is_reported_and_the_exit_code_is_1(
     mount: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ):
     assert main([*command, "--apply"]) == 1
@@ -108,7 +108,7 @@ def test_pods_of_an_agent_that_runs_are_left_alone(
     assert (mount / "evenkeel/kubepods/burstable/podweb/c").is_dir(), "nor after this one now"
 
 
-def test_a_controller_that_is_missing_is_said_before_anything_is_done(
+def test_a_controller_that_is_missing_is_reported_before_anything_is_done(
     mount: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ):
     (mount / "cgroup.controllers").write_text("cpu pids\n")

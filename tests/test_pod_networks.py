@@ -108,7 +108,7 @@ def test_a_subnet_that_is_none_is_refused_with_an_example(tmp_path: Path):
         PodNetworks(state_paths(str(tmp_path)), "10.0.0.1/8")
 
 
-def test_a_port_that_two_pods_of_the_hosts_network_name_is_said_once_for_the_later():
+def test_a_port_that_two_pods_of_the_hosts_network_name_is_reported_once_for_the_later():
     ports: SharedPorts = {}
     web, dns = ContainerPort(container_port=80), ContainerPort(container_port=80, protocol="UDP")
     assert shared_port(pod("first", web), ports) == ""

@@ -1,4 +1,4 @@
-"""What a pod as a whole requests and may use."""
+"""Requests and limits of a pod as a whole."""
 
 import pytest
 from hypothesis import given

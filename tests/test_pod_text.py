@@ -1,4 +1,4 @@
-"""One word for how a pod is, as kubectl has it."""
+"""The one-word status of a pod, as kubectl shows it."""
 
 import pytest
 
@@ -18,20 +18,23 @@ RUNNING = {"running": {"startedAt": "2026-11-16T00:00:00Z"}}
 
 
 def container(state, *, ready=False, restarts=0, name="c", last=None, started=None):
-    told = {"name": name, "state": state, "ready": ready, "restartCount": restarts}
+    reported = {"name": name, "state": state, "ready": ready, "restartCount": restarts}
     if last:
-        told["lastState"] = {"terminated": {"finishedAt": last}}
-    return told if started is None else {**told, "started": started}
+        reported["lastState"] = {"terminated": {"finishedAt": last}}
+    return reported if started is None else {**reported, "started": started}
 
 
 def pod(*mains, phase="Running", init=(), sidecars=(), reason="", conditions=(), deleted=False):
     return {
         "metadata": {"name": "web", **({"deletionTimestamp": "2026-11-16T00:00:00Z"} if deleted else {})},
         "spec": {
-            "containers": [{"name": told["name"]} for told in mains],
+            "containers": [{"name": reported["name"]} for reported in mains],
             "initContainers": [
-                {"name": told["name"], **({"restartPolicy": "Always"} if told["name"] in sidecars else {})}
-                for told in init
+                {
+                    "name": reported["name"],
+                    **({"restartPolicy": "Always"} if reported["name"] in sidecars else {}),
+                }
+                for reported in init
             ],
         },
         "status": {
@@ -45,7 +48,7 @@ def pod(*mains, phase="Running", init=(), sidecars=(), reason="", conditions=(),
 
 
 @pytest.mark.parametrize(
-    "told, ready, word",
+    "reported, ready, word",
     [
         (pod(container(RUNNING, ready=True)), "1/1", "Running"),
         (pod(container(RUNNING)), "0/1", "Running"),
@@ -84,8 +87,8 @@ def pod(*mains, phase="Running", init=(), sidecars=(), reason="", conditions=(),
         (pod(container(ended(0, "Completed")), phase="Succeeded", deleted=True), "0/1", "Completed"),
     ],
 )
-def test_the_word_for_a_pod(told, ready, word):
-    assert (summary(told).ready_text, summary(told).status) == (ready, word)
+def test_the_word_for_a_pod(reported, ready, word):
+    assert (summary(reported).ready_text, summary(reported).status) == (ready, word)
 
 
 @pytest.mark.parametrize(
@@ -101,22 +104,22 @@ def test_the_word_for_a_pod(told, ready, word):
 )
 def test_the_word_while_init_containers_run(init, sidecars, ready, word):
     statuses = [container(state, name=f"i{index}") for index, state in enumerate(init)]
-    told = pod(container(waiting("PodInitializing")), phase="Pending", init=statuses, sidecars=sidecars)
-    assert (summary(told).ready_text, summary(told).status) == (ready, word)
+    reported = pod(container(waiting("PodInitializing")), phase="Pending", init=statuses, sidecars=sidecars)
+    assert (summary(reported).ready_text, summary(reported).status) == (ready, word)
 
 
 def test_a_sidecar_that_has_started_counts_among_the_containers():
     sidecar = container(RUNNING, name="s", ready=True, started=True)
-    told = summary(pod(container(RUNNING, ready=True), init=[sidecar], sidecars=("s",)))
-    assert (told.ready_text, told.status) == ("2/2", "Running")
+    reported = summary(pod(container(RUNNING, ready=True), init=[sidecar], sidecars=("s",)))
+    assert (reported.ready_text, reported.status) == ("2/2", "Running")
 
 
 def test_restarts_are_those_of_what_runs_now_and_when_the_last_was():
     init = container(ended(0), name="i", restarts=5)
     last = "2026-11-16T00:00:10Z"
-    told = summary(pod(container(RUNNING, ready=True, restarts=3, last=last), init=[init]))
-    assert told.restarts == 3
-    assert told.restarts_text(now=seconds_of(last) + 300) == "3 (5m ago)"
+    reported = summary(pod(container(RUNNING, ready=True, restarts=3, last=last), init=[init]))
+    assert reported.restarts == 3
+    assert reported.restarts_text(now=seconds_of(last) + 300) == "3 (5m ago)"
     starting = summary(
         pod(container(waiting("PodInitializing")), init=[container(RUNNING, name="i", restarts=5)])
     )

@@ -23,7 +23,7 @@ GROWN_MIB = int(GROWTH_MIB * SOON_SECONDS)
 
 
 class Clock:
-    """Time in which nothing happens but what a test does."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -97,7 +97,7 @@ def test_a_pod_that_cannot_have_become_the_first_is_not_read_again(tmp_path, clo
 
 
 @pytest.mark.req("A5", "E1", "E3")
-def test_the_victim_is_above_its_request_without_its_cache_whoever_comes_before_it(tmp_path, clock):
+def test_the_victim_is_above_its_request_without_its_cache_whichever_pod_comes_before_it(tmp_path, clock):
     critical = best_effort("critical", priority=CRITICAL).pod
     # Of the same class and priority, and critical by its name only: it does not stand for the others of its class.
     named = burstable("named", None, 10, priority_class_name="system-node-critical").pod

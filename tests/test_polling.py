@@ -45,7 +45,7 @@ def watches(request, monkeypatch):
     return request.param
 
 
-def test_whoever_is_registered_is_heard(watches):
+def test_events_of_every_registered_descriptor_are_reported(watches):
     poller = Poller()
     pairs = [socket.socketpair() for _ in range(3)]
     for ours, _ in pairs:

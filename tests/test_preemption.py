@@ -166,7 +166,7 @@ def most(agent: Agent, part: float) -> str:
 
 
 def test_a_critical_pod_waits_for_the_end_of_the_pods_whose_room_it_gets(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         for name, part in (("large", 0.6), ("small", 0.3)):
             agent.cluster_pods.put(of_cluster(name, most(agent, part)))
             await until(lambda name=name: state(agent, name)[0] == "Running")
@@ -180,11 +180,11 @@ def test_a_critical_pod_waits_for_the_end_of_the_pods_whose_room_it_gets(place):
         (condition,) = [one for one in shown.status.conditions if one.type == "DisruptionTarget"]
         assert (condition.status, condition.reason) == ("True", "TerminationByKubelet")
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_its_room_is_given_to_no_other_pod_meanwhile(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(of_cluster("victim", most(agent, 0.9)))
         await until(lambda: state(agent, "victim")[0] == "Running")
         place.runtime.ignores_term = True  # it runs until it is ended below
@@ -199,7 +199,7 @@ def test_its_room_is_given_to_no_other_pod_meanwhile(place):
         await until(lambda: state(agent, "critical")[0] == "Running")
         assert state(agent, "victim") == ("Failed", "Preempting")
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_resize_does_not_take_its_room_but_a_pod_may_shrink(place):
@@ -239,7 +239,7 @@ def test_a_resize_does_not_take_its_room_but_a_pod_may_shrink(place):
 
 
 def test_a_resize_gets_the_room_that_a_refused_critical_pod_does_not_get(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(of_cluster("first", most(agent, 0.3), CRITICAL))
         await until(lambda: state(agent, "first")[0] == "Running")
         agent.cluster_pods.put(of_cluster("second", most(agent, 0.8), CRITICAL))
@@ -247,11 +247,11 @@ def test_a_resize_gets_the_room_that_a_refused_critical_pod_does_not_get(place):
         await until(lambda: state(agent, "second") == ("Failed", "OutOfmemory"))
         await until(lambda: any(one.reason == "Resized" for one in agent.events("default/first")))
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_what_a_critical_pod_waits_for_is_recorded_once(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(of_cluster("victim", most(agent, 0.9)))
         await until(lambda: state(agent, "victim")[0] == "Running")
         place.runtime.ignores_term = True
@@ -263,13 +263,13 @@ def test_what_a_critical_pod_waits_for_is_recorded_once(place):
         assert event.times == 1
         assert event.message.startswith("waits for the end of pod default/victim: requests ")
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_refused_critical_pod_that_gets_room_at_last_is_no_longer_failed(place):
     """Then its room is kept for it, as for one that was never refused."""
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         await applied(agent, "first", most(agent, 0.6), "system-node-critical")
         await until(lambda: phase(agent, "first") == "Running")
         await applied(agent, "second", most(agent, 0.6), "system-node-critical")
@@ -281,7 +281,7 @@ def test_a_refused_critical_pod_that_gets_room_at_last_is_no_longer_failed(place
         place.runtime.end(place.runtime.starts[0], 143, 15)
         await until(lambda: phase(agent, "second") == "Running")
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_the_next_agent_waits_on_and_ends_no_other_pod(place):
@@ -305,7 +305,7 @@ def test_the_next_agent_waits_on_and_ends_no_other_pod(place):
 
 
 def test_a_critical_pod_for_which_no_set_of_pods_has_enough_is_refused_and_ends_nobody(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(of_cluster("first", most(agent, 0.6), CRITICAL))
         agent.cluster_pods.put(of_cluster("other", most(agent, 0.3)))
         await until(lambda: state(agent, "other")[0] == "Running")
@@ -313,11 +313,11 @@ def test_a_critical_pod_for_which_no_set_of_pods_has_enough_is_refused_and_ends_
         await until(lambda: state(agent, "second") == ("Failed", "OutOfmemory"))
         assert state(agent, "first")[0] == state(agent, "other")[0] == "Running"
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_no_pod_ends_for_a_critical_pod_that_the_runtime_refuses(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(of_cluster("other", most(agent, 0.9)))
         await until(lambda: state(agent, "other")[0] == "Running")
         critical = of_cluster("critical", most(agent, 0.5), CRITICAL)
@@ -327,11 +327,11 @@ def test_no_pod_ends_for_a_critical_pod_that_the_runtime_refuses(place):
         assert state(agent, "other")[0] == "Running"
         assert place.runtime.stopped == []
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_two_critical_pods_take_no_more_than_they_need(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         for name in ("a", "b", "c"):
             agent.cluster_pods.put(of_cluster(name, most(agent, 0.3)))
             await until(lambda name=name: state(agent, name)[0] == "Running")
@@ -340,7 +340,7 @@ def test_two_critical_pods_take_no_more_than_they_need(place):
         await until(lambda: {state(agent, one)[0] for one in ("first", "second")} == {"Running"})
         assert sorted(state(agent, one)[0] for one in ("a", "b", "c")) == ["Failed", "Failed", "Running"]
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_taken_port_is_no_want_of_room(place):
@@ -349,18 +349,18 @@ def test_a_taken_port_is_no_want_of_room(place):
         main = one.spec.containers[0]._replace(ports=(ContainerPort(8080, host_port=8080),))
         return one._replace(spec=one.spec._replace(containers=(main,)))
 
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         agent.cluster_pods.put(with_port("first", 0))
         await until(lambda: state(agent, "first")[0] == "Running")
         agent.cluster_pods.put(with_port("critical", CRITICAL))
         await until(lambda: state(agent, "critical") == ("Failed", "NodePorts"))
         assert state(agent, "first")[0] == "Running"
 
-    drive(place, told)
+    drive(place, scenario)
 
 
 def test_a_pod_of_this_machine_gives_way_and_comes_back_when_there_is_room(place):
-    async def told(agent: Agent) -> None:
+    async def scenario(agent: Agent) -> None:
         await applied(agent, "batch", most(agent, 0.9))
         await until(lambda: phase(agent, "batch") == "Running")
         await applied(agent, "critical", most(agent, 0.5), "system-node-critical")
@@ -375,4 +375,4 @@ def test_a_pod_of_this_machine_gives_way_and_comes_back_when_there_is_room(place
         assert "the pod comes back when there is room for it, and not before 10 s" in said["BackOff"]
         assert said["Returning"] == "its back-off is over: the pod starts anew after one eviction"
 
-    drive(place, told)
+    drive(place, scenario)

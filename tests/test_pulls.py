@@ -1,4 +1,5 @@
-"""Pulls: policies, one pull for all who wait, credentials in turn, and who may use what another pod pulled."""
+"""Pulls: policies, one pull for all starts that wait, credentials in turn, and which pods may use another pod's
+image."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -130,7 +131,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 Story = Callable[[], Coroutine[Any, Any, None]]
 
 
-def told(story: Story) -> None:
+def run_story(story: Story) -> None:
     asyncio.run(story())
 
 
@@ -150,7 +151,7 @@ def test_a_present_image_is_used_without_asking_unless_the_policy_is_always() ->
         assert len(node.registry.copies) == 2
         assert node.store.staged == 0
 
-    told(story)
+    run_story(story)
 
 
 def test_never_is_never() -> None:
@@ -164,7 +165,7 @@ def test_never_is_never() -> None:
         assert misspelt.value.reason == "InvalidImageName"
         assert node.noted == []
 
-    told(story)
+    run_story(story)
 
 
 def test_credentials_are_tried_in_turn_the_pods_own_first() -> None:
@@ -176,7 +177,7 @@ def test_credentials_are_tried_in_turn_the_pods_own_first() -> None:
         assert denied.value.reason == "ErrImagePull"
         assert "unauthorized" in str(denied.value)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_pod_without_the_password_cannot_use_what_another_pod_pulled_with_it() -> None:
@@ -198,10 +199,10 @@ def test_a_pod_without_the_password_cannot_use_what_another_pod_pulled_with_it()
         await trusting.run(1, secrets=(MINE,))
         assert await trusting.run(2)
 
-    told(story)
+    run_story(story)
 
 
-def test_all_who_wait_for_an_image_share_one_pull_and_it_ends_with_the_last_of_them() -> None:
+def test_all_starts_that_wait_for_an_image_share_one_pull_and_it_ends_with_the_last_of_them() -> None:
     async def story() -> None:
         node = Node(FakeRegistry(None))
         node.registry.may_answer.clear()
@@ -220,7 +221,7 @@ def test_all_who_wait_for_an_image_share_one_pull_and_it_ends_with_the_last_of_t
         node.registry.may_answer.set()
         assert await node.run(3)
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("at_once, most", [(1, 1), (2, 2), (0, 4)])
@@ -235,4 +236,4 @@ def test_so_many_images_are_pulled_at_once_as_the_settings_say(at_once: int, mos
         await asyncio.gather(*running)
         assert node.registry.most_under_way == most
 
-    told(story)
+    run_story(story)

@@ -1,4 +1,4 @@
-"""Classes of pods and of containers' resources."""
+"""QoS classes of pods, and of the resources of containers."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Reconciling against a kernel made of dictionaries: order, failures, drift and what is said of them.
+"""Reconciling against a kernel made of dictionaries: order, failures, drift and reports.
 
 The same on real kernels: tests/kernel/test_reconcile.py.
 """

@@ -63,7 +63,7 @@ def test_many_names_in_one_directory_take_no_memory_to_remove(tmp_path: Path):
     assert most_bytes < 1 << 20
 
 
-def test_a_pod_with_files_that_take_long_to_remove_keeps_nobody_waiting(
+def test_a_pod_with_files_that_take_long_to_remove_delays_no_other_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     may_end = threading.Event()

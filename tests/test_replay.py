@@ -199,9 +199,9 @@ def test_what_no_flag_speaks_of_stays_as_it_was(after, capsys, flags, second):
 
 def test_replay_for_programs(state, capsys):
     _, out, _ = run(capsys, "replay", state, "-o", "json", "--eviction-order", "priority")
-    told = json.loads(out)
-    assert told["isWhatIf"] is True
-    (one,) = told["decisions"]
+    reported = json.loads(out)
+    assert reported["isWhatIf"] is True
+    (one,) = reported["decisions"]
     assert [two["pod"] for two in one["recorded"]["evictions"]] == ["default/small"]
     assert [two["pod"] for two in one["now"]["evictions"]] == ["default/web"]
     assert one["differs"] == ["evictions"]
@@ -274,8 +274,8 @@ def test_why_tells_of_a_pod_that_stayed_when_another_went(state, capsys):
 
 def test_why_for_programs(state, capsys):
     _, out, _ = run(capsys, "why", "default/small", "--state-dir", state, "-o", "json")
-    told = json.loads(out)
-    last = told["chapters"][-1]
+    reported = json.loads(out)
+    last = reported["chapters"][-1]
     assert last["reason"] == "Evicted"
     assert last["figures"]["crossed"]["signal"] == "memory.available"
     assert {one["pod"]["pod"] for one in last["stayed"]} == {"default/web", "default/db", "default/gold"}
@@ -290,8 +290,8 @@ def test_each_eviction_has_its_own_decision_also_after_a_late_report(state):
         record(journal, step(), THEN + 18)
         journal.record_event(Event(THEN + 26, WARNING, "Evicted", "a second time", **about))
         journal.record_event(Event(THEN + 3600, WARNING, "Evicted", "its record was lost", **about))
-        told = [one for one in pod_history(journal, victim.pod.key).chapters if one.reason == "Evicted"]
-    assert [one.decision for one in told] == [1, 2, 0]
+        reported = [one for one in pod_history(journal, victim.pod.key).chapters if one.reason == "Evicted"]
+    assert [one.decision for one in reported] == [1, 2, 0]
 
 
 def test_why_of_an_unknown_pod_is_a_sentence(state, capsys):
@@ -305,7 +305,7 @@ def test_why_of_an_unknown_pod_is_a_sentence(state, capsys):
 
 @pytest.fixture
 def other_kinds(tmp_path):
-    """A journal in which `batch` went for want of cpu, and `slow` stalled."""
+    """A journal in which `batch` was evicted for CPU, and `slow` stalled."""
     batch, web = best_effort("batch", 0).pod, burstable("web", 0, 100, priority=3).pod
     request = {"resources": {"requests": {"cpu": "500m"}}}
     starved = pods_of(
@@ -378,8 +378,8 @@ def test_why_tells_of_cpu_and_of_stalls(other_kinds, capsys):
     _, out, _ = run(capsys, "why", "web", "--state-dir", other_kinds)
     assert "default/batch was evicted, and this pod stayed: it was number 2 in rank." in out
     _, out, _ = run(capsys, "why", "slow", "--state-dir", other_kinds, "-o", "json")
-    (told,) = json.loads(out)["chapters"]
-    assert (told["reason"], told["decision"]) == ("MemoryHighStall", 2)
+    (reported,) = json.loads(out)["chapters"]
+    assert (reported["reason"], reported["decision"]) == ("MemoryHighStall", 2)
 
 
 # On the live node

@@ -1,4 +1,5 @@
-"""What another configuration left in the kernel is put back: as the kernel makes it, or as it was found."""
+"""Settings that another configuration left in the kernel are restored: to the kernel's default, or to the value that
+was found."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a container finds in its environment: as in Kubernetes, and nothing of the agent's."""
+"""The environment of a container: the variables of Kubernetes, and none of the agent's."""
 
 import pytest
 from hypothesis import given
@@ -150,7 +150,7 @@ def test_a_variable_may_be_a_field_of_the_pod_or_an_amount(source, value):
         ("requests.memory", None, "0"),
     ],
 )
-def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(resource, divisor, value):
+def test_a_limit_that_is_not_set_is_what_the_node_can_give(resource, divisor, value):
     node = NodeAmounts({"memory": Quantity("1000Mi"), "cpu": Quantity("3500m")})
     source = from_amount(resource, "other", divisor)
     assert value_of(source, POD, Container(), {NODE_AMOUNTS: node}) == value
@@ -165,7 +165,7 @@ def test_a_limit_of_the_pod_is_the_limit_of_a_container_without_one():
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         (EnvVarSource(), "this source is not supported here"),
         (from_field("status.phase"), 'fieldPath "status.phase" is not supported here'),
@@ -174,11 +174,11 @@ def test_a_limit_of_the_pod_is_the_limit_of_a_container_without_one():
         (from_amount("memory"), "neither limits.NAME nor requests.NAME"),
     ],
 )
-def test_a_variable_that_cannot_be_had_is_refused_and_not_left_empty(source, told):
+def test_a_variable_that_cannot_be_had_is_refused_and_not_left_empty(source, reported):
     container = Container("main", env=(EnvVar("A", "1"), EnvVar("B", value_from=source)))
     (problem,) = problems(POD, container)
     assert problem.startswith("env[1].valueFrom: ")
-    assert told in problem
+    assert reported in problem
 
 
 DATA = {

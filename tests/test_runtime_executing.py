@@ -1,4 +1,4 @@
-"""What becomes of a command that is run inside a container, in whatever order its two processes end."""
+"""Commands inside a container, whose two processes may end in any order."""
 
 import ctypes
 import os
@@ -49,7 +49,7 @@ def test_a_report_that_is_longer_than_its_room_is_cut():
     assert set(made.said) == {ord("x")}
 
 
-def test_nobody_changes_the_program_of_the_supervisor_through_a_process_that_runs_it(tmp_path):
+def test_the_program_of_the_supervisor_cannot_be_changed_through_a_process_that_runs_it(tmp_path):
     """Neither on the mount that root makes of it, nor in the copy that others have."""
     program = tmp_path / "program"
     program.write_bytes(b"#!/bin/sh\n")

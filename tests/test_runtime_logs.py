@@ -23,7 +23,7 @@ ENTRY = re.compile(rb"^(\S+) (stdout|stderr) ([FP]) (.*)$")
 
 
 class Relayed:
-    """A relay, the container's ends of its pipes, and a clock that stands still until it is moved."""
+    """A relay, the container's ends of its pipes, and a clock that only the test moves."""
 
     def __init__(self, path: Path, limits: LogLimits = DEFAULT) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Relayed:
         )
 
     def say(self, text: bytes, *, stream: str = "stdout") -> float:
-        """Writes and lets the relay read it; returns for how long the relay wants not to be asked."""
+        """Writes to the pipe and lets the relay read it. Returns the seconds for which the relay must not be polled."""
         wait = 0.0
         while text:
             written = os.write(self.stdout if stream == "stdout" else self.stderr, text[: 32 << 10])
@@ -424,10 +424,10 @@ def test_without_a_message_a_failure_may_be_told_by_the_log(
 ) -> None:
     relayed.say(b"why it failed\n", stream="stderr")
     (tmp_path / "termination-log").write_bytes(b"")
-    told = termination_message(
+    reported = termination_message(
         str(tmp_path / "termination-log"), str(relayed.path), policy, is_error=is_error
     )
-    assert told == expected
+    assert reported == expected
 
 
 def test_a_symlink_for_a_termination_message_is_not_followed(tmp_path: Path) -> None:

@@ -53,11 +53,11 @@ def test_a_process_sees_no_mounts_that_come_later_and_says_who_does(propagation)
         VolumeMount("v", "/b", mount_propagation=propagation),
     )
     volumes = (Volume("v", empty_dir=EmptyDirVolumeSource()),)
-    told = why(PLAIN._replace(volume_mounts=mounts), volumes=volumes)
-    assert told.startswith(
+    reported = why(PLAIN._replace(volume_mounts=mounts), volumes=volumes)
+    assert reported.startswith(
         f"spec.containers[0].volumeMounts[1].mountPropagation: {propagation} is not supported"
     )
-    assert "--runtime-endpoint" in told
+    assert "--runtime-endpoint" in reported
     assert why(PLAIN._replace(volume_mounts=mounts[:1]), volumes=volumes) == ""
 
 
@@ -87,7 +87,7 @@ def test_the_containers_user_goes_before_the_pods():
     assert identity(one, PLAIN) == (5, 6, True)
 
 
-def test_who_must_not_be_root_is_not_started_as_root():
+def test_a_container_that_must_not_be_root_is_not_started_as_root():
     careful = PLAIN._replace(security_context=SecurityContext(run_as_non_root=True))
     assert "without runAsUser it would be root" in users_refusal(pod(careful), careful, ROOT)
     zero = PLAIN._replace(security_context=SecurityContext(run_as_user=0, run_as_non_root=True))

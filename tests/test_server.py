@@ -72,9 +72,9 @@ def test_every_mistake_is_reported_with_its_field_and_line_and_nothing_is_taken(
     text = POD.replace("64Mi", "64Mx").replace("image:", "imgae:") + "---\n" + POD
     status, answer = ask(agent, "POST", "/pods", text)
     assert status == 422
-    told = {(problem["field"], problem["line"]) for problem in answer["problems"]}
-    assert ("spec.containers[0].imgae", 7) in told
-    assert ("spec.containers[0].resources.requests[memory]", 10) in told
+    reported = {(problem["field"], problem["line"]) for problem in answer["problems"]}
+    assert ("spec.containers[0].imgae", 7) in reported
+    assert ("spec.containers[0].resources.requests[memory]", 10) in reported
     assert all(problem["message"] for problem in answer["problems"])
     assert front.held == {}
 
@@ -267,8 +267,8 @@ def test_events_are_listed_and_followed_none_twice(agent, front):
         wait_until(agent, lambda: front.listeners == 1)
         agent.call(front.tell, "Elsewhere", "", "default/other")
         agent.call(front.tell, "Evicted", "it had to go", "default/web", figures={"bytes": 7})
-        told = http.line()
-        assert (told["reason"], told["figures"], told["number"]) == ("Evicted", {"bytes": 7}, 4)
+        reported = http.line()
+        assert (reported["reason"], reported["figures"], reported["number"]) == ("Evicted", {"bytes": 7}, 4)
 
 
 def test_a_reader_that_takes_nothing_is_dropped_and_others_get_everything(tmp_path):

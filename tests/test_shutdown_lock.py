@@ -54,7 +54,7 @@ def address(tmp_path) -> Iterator[str]:
         daemon.kill()
 
 
-def story(address: str, told: Callable[[Logind], Awaitable[None]]) -> None:
+def story(address: str, scenario: Callable[[Logind], Awaitable[None]]) -> None:
     async def main() -> None:
         bus = await MessageBus(bus_address=address, negotiate_unix_fd=True).connect()
         logind = Logind()
@@ -62,15 +62,15 @@ def story(address: str, told: Callable[[Logind], Awaitable[None]]) -> None:
         await bus.request_name("org.freedesktop.login1")
         try:
             async with asyncio.timeout(30):
-                await told(logind)
+                await scenario(logind)
         finally:
             bus.disconnect()
 
     asyncio.run(main())
 
 
-def test_a_shutdown_is_told_and_waits_until_the_lock_is_closed(address):
-    async def told(logind: Logind) -> None:
+def test_a_shutdown_is_reported_and_waits_until_the_lock_is_closed(address):
+    async def scenario(logind: Logind) -> None:
         heard = asyncio.Event()
         lock = ShutdownLock(heard.set, address)
         assert await lock.take(5.0) == ""
@@ -85,24 +85,24 @@ def test_a_shutdown_is_told_and_waits_until_the_lock_is_closed(address):
         lock.close()
         assert os.read(logind.released, 1) == b""  # logind sees that the lock is closed
 
-    story(address, told)
+    story(address, scenario)
 
 
-def test_that_logind_waits_for_less_is_said_with_a_mend(address):
-    async def told(logind: Logind) -> None:
+def test_that_logind_waits_for_less_is_reported_with_a_mend(address):
+    async def scenario(logind: Logind) -> None:
         lock = ShutdownLock(lambda: None, address)
         warning = await lock.take(30.0)
         assert warning.startswith("systemd-logind holds up a shutdown for 5 s, not for 30 s (mend: ")
         lock.close()
 
-    story(address, told)
+    story(address, scenario)
 
 
 def test_without_a_bus_or_logind_a_sentence_says_so(address, tmp_path):
-    async def told() -> None:
+    async def scenario() -> None:
         with pytest.raises(EvenkeelError, match="the system bus cannot be reached"):
             await ShutdownLock(lambda: None, f"unix:path={tmp_path}/none").take(5.0)
         with pytest.raises(EvenkeelError, match=r"systemd-logind: Inhibit: .*login1"):
             await ShutdownLock(lambda: None, address).take(5.0)
 
-    asyncio.run(told())
+    asyncio.run(scenario())

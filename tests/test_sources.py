@@ -112,7 +112,7 @@ def test_paths_are_absolute_so_that_they_are_the_same_after_a_restart(tmp_path, 
     assert [file.path for file in scanned("a.yaml", "./a.yaml", ".").files] == [f"{tmp_path}/a.yaml"]
 
 
-def test_a_path_that_is_not_there_is_told_of(tmp_path):
+def test_a_path_that_is_not_there_is_reported(tmp_path):
     (found,) = scanned(tmp_path / "nope").files
     assert found.problems == (f"{tmp_path}/nope: no such file or directory",)
 
@@ -506,7 +506,7 @@ def test_what_was_lost_when_the_kernels_queue_ran_over_is_seen_by_looking(tmp_pa
     asyncio.run(run())
 
 
-def test_other_files_beside_the_manifests_wake_nobody(tmp_path, monkeypatch):
+def test_other_files_beside_the_manifests_cause_no_wake_up(tmp_path, monkeypatch):
     looks = []
     real = PodFiles._look_now  # noqa: SLF001
 

@@ -16,7 +16,7 @@ from tests.models.manifests import PODS
 from tests.models.node_snapshots import GIB, MIB, SnapshotMaker
 
 
-def told(manifests=PODS, maker=None, **options):
+def summary_of(manifests=PODS, maker=None, **options):
     maker = maker or SnapshotMaker()
     pods = tuple(running(pod) for pod in pods_of(manifests))
     maker.node_snapshot(pods)
@@ -25,7 +25,7 @@ def told(manifests=PODS, maker=None, **options):
 
 @pytest.mark.req("B11")
 def test_the_node_is_answered_as_in_kubelet():
-    node = told()["node"]
+    node = summary_of()["node"]
     assert node["memory"]["availableBytes"] == 20 * GIB
     assert node["memory"]["workingSetBytes"] == 11 * GIB
     assert node["memory"]["rssBytes"] == 9 * GIB
@@ -47,7 +47,7 @@ def test_the_node_is_answered_as_in_kubelet():
 
 @pytest.mark.req("B11")
 def test_daemons_and_all_pods_together_are_system_containers():
-    node = told()["node"]
+    node = summary_of()["node"]
     system = {one["name"]: one for one in node["systemContainers"]}
     assert {"pods", "kubelet", "misc"} <= system.keys()
     assert system["kubelet"]["memory"]["workingSetBytes"] == 30 * MIB
@@ -57,7 +57,7 @@ def test_daemons_and_all_pods_together_are_system_containers():
 
 @pytest.mark.req("B11")
 def test_system_containers_add_up_to_the_node():
-    node = told()["node"]
+    node = summary_of()["node"]
     parts = [one for one in node["systemContainers"] if one["name"] in ("pods", "kubelet", "runtime", "misc")]
     assert len(parts) == 4
     for kind, names in (
@@ -70,7 +70,7 @@ def test_system_containers_add_up_to_the_node():
 
 @pytest.mark.req("B11")
 def test_a_pod_has_its_containers_and_its_disk():
-    pod = next(one for one in told()["pods"] if one["podRef"]["name"] == "web")
+    pod = next(one for one in summary_of()["pods"] if one["podRef"]["name"] == "web")
     assert pod["podRef"]["namespace"] == "default"
     container = pod["containers"][0]
     assert container["name"] == "app"
@@ -116,7 +116,7 @@ spec:
 @pytest.mark.req("B11", "D2")
 @pytest.mark.parametrize("profile", ["documents", "kubernetes"])
 def test_a_container_without_a_limit_of_its_own_has_what_is_left_of_the_pods(profile):
-    (pod,) = told(SHARED, SnapshotMaker(KubeletConfiguration(profile=profile)))["pods"]
+    (pod,) = summary_of(SHARED, SnapshotMaker(KubeletConfiguration(profile=profile)))["pods"]
     left = {one["name"]: one["memory"]["availableBytes"] for one in pod["containers"]}
     assert left == {"a": 156 * MIB, "b": 28 * MIB}
 
@@ -126,7 +126,7 @@ def test_a_container_with_a_swap_limit_has_its_available_swap():
     behaviour = MemorySwapConfiguration("LimitedSwap")
     config = KubeletConfiguration(profile="kubernetes", memory_swap=behaviour)
     maker = SnapshotMaker(config, swap_bytes=64 * GIB)
-    pods = {one["podRef"]["name"]: one for one in told(maker=maker)["pods"]}
+    pods = {one["podRef"]["name"]: one for one in summary_of(maker=maker)["pods"]}
     # The part of the swap that its request is of the memory, less what it has there.
     (web,), (batch,) = pods["web"]["containers"], pods["batch"]["containers"]
     assert web["swap"]["swapAvailableBytes"] == 2 * 64 * MIB - web["swap"]["swapUsageBytes"]
@@ -135,20 +135,20 @@ def test_a_container_with_a_swap_limit_has_its_available_swap():
 
 
 def test_without_a_limit_nothing_is_said_to_be_available():
-    pod = next(one for one in told()["pods"] if one["podRef"]["name"] == "batch")
+    pod = next(one for one in summary_of()["pods"] if one["podRef"]["name"] == "batch")
     assert "availableBytes" not in pod["containers"][0]["memory"]
     assert "availableBytes" not in pod["memory"]
 
 
 def test_only_cpu_and_memory_is_only_that():
-    short = told(only_cpu_and_memory=True)
+    short = summary_of(only_cpu_and_memory=True)
     assert not {"fs", "network", "rlimit", "runtime", "io"} & short["node"].keys()
     pod = short["pods"][0]
     assert pod.keys() == {"podRef", "startTime", "containers", "cpu", "memory", "swap"}
     assert pod["containers"][0].keys() == {"name", "startTime", "cpu", "memory", "swap"}
 
 
-def test_what_only_may_be_is_said(tmp_path):
+def test_another_value_of_a_boolean_parameter_is_refused(tmp_path):
     with served(FakeFront(), tmp_path) as agent:
         assert ask(agent, "GET", "/stats/summary?only_cpu_and_memory=true")[0] == 200
         status, error = ask(agent, "GET", "/stats/summary?only_cpu_and_memory=perhaps")
@@ -171,9 +171,9 @@ def test_a_pod_is_explained_with_every_setting(tmp_path):
     with served(front, tmp_path) as agent:
         for pod in pods_of(PODS):
             agent.call(front.put, running(pod))
-        status, told = ask(agent, "GET", "/explain/default/web")
+        status, summary_of = ask(agent, "GET", "/explain/default/web")
         assert status == 200
-        kinds = {one["kind"]: one for one in told["cgroups"]}
+        kinds = {one["kind"]: one for one in summary_of["cgroups"]}
         assert kinds.keys() >= {"pod", "container"}
         files = {one["file"]: one for one in kinds["container"]["settings"]}
         assert files["memory.max"]["applied"] == files["memory.max"]["asked"] == str(128 * MIB)

@@ -229,7 +229,7 @@ def test_a_thousand_readers_share_what_is_read_and_others_are_answered(tmp_path)
         agent.call(lambda: setattr(front, "keeps_snapshot", False))
         for reader in readers[::50]:
             assert reader.chunk().startswith(b"event: ")
-        # Nobody but these twenty takes anything, and the agent answers all the same.
+        # Only these twenty clients hold places, and the agent answers others all the same.
         assert ask(agent, "GET", "/healthz") == (200, b"ok")
         assert ask(agent, "GET", "/pods")[0] == 200
 

@@ -194,7 +194,7 @@ def test_a_live_screen_shows_what_comes_and_is_given_back_however_it_ends(tmp_pa
 
 
 class _Seen:
-    """What a terminal was told so far."""
+    """The output that a terminal has got so far."""
 
     def __init__(self, master):
         self.text = b""

@@ -59,10 +59,10 @@ def test_warnings_leave_a_manifest_valid(validate):
 def test_json_and_yaml_say_the_same(validate):
     code, out, err = validate(BAD, "-o", "json")
     assert (code, err) == (1, "")
-    told = json.loads(out)
-    assert told == yaml.safe_load(validate(BAD, "-o", "yaml")[1])
-    assert (told["valid"], told["pods"]) == (False, 0)
-    assert told["problems"][1] == {
+    reported = json.loads(out)
+    assert reported == yaml.safe_load(validate(BAD, "-o", "yaml")[1])
+    assert (reported["valid"], reported["pods"]) == (False, 0)
+    assert reported["problems"][1] == {
         "field": "spec.containers[0].image",
         "message": 'must be a string, not 5: put it in quotes, "5"',
         "kind": "Decode",
@@ -105,7 +105,7 @@ def test_manifests_come_from_standard_input_too(capsys, monkeypatch, tmp_path):
     assert "error: standard input:3: metadata.name" in capsys.readouterr().err
 
 
-def test_what_the_agent_would_refuse_is_told_with_the_flag_that_allows_it(validate):
+def test_what_the_agent_would_refuse_is_reported_with_the_flag_that_allows_it(validate):
     asking = GOOD.replace("spec: {", "spec: {hostPID: true, ")
     code, out, err = validate(asking)
     assert (code, out) == (0, f"1 pod: {REFUSED.format('1 pod')}")
@@ -115,7 +115,7 @@ def test_what_the_agent_would_refuse_is_told_with_the_flag_that_allows_it(valida
     assert validate(asking, "--allowed-host-access=hostPID") == (0, "1 pod: valid\n", "")
 
 
-def test_every_reason_to_refuse_a_pod_is_told_at_once(validate):
+def test_every_reason_to_refuse_a_pod_is_reported_at_once(validate):
     asking = GOOD.replace("spec: {", "spec: {hostPID: true, hostIPC: true, runtimeClassName: fast, ")
     asking = asking.replace("command: [x]", "ports: [{containerPort: 80, hostPort: 81}]")
     _, out, err = validate(asking)
@@ -127,8 +127,10 @@ def test_every_reason_to_refuse_a_pod_is_told_at_once(validate):
         "hostIPC",
         "containers[0].ports[0].hostPort",
     )
-    told = [line.removeprefix("warning: f.yaml:1: the agent would refuse it: ") for line in err.splitlines()]
-    assert [line.partition(":")[0] for line in told] == [f"spec.{field}" for field in fields]
+    reported = [
+        line.removeprefix("warning: f.yaml:1: the agent would refuse it: ") for line in err.splitlines()
+    ]
+    assert [line.partition(":")[0] for line in reported] == [f"spec.{field}" for field in fields]
 
 
 def test_an_image_beside_the_manifest_is_not_refused(validate):

@@ -1,4 +1,4 @@
-"""Requests, limits and what a pod sets for itself: what is refused, where, and what the sentence says."""
+"""Rules for requests, limits and pod-level resources: the refused values, their fields and the messages."""
 
 from typing import Any
 

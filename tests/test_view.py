@@ -1,4 +1,4 @@
-"""The picture of the node: what it holds, what is sent again, and that it is made once for everybody."""
+"""The view of the node: its content, its changes, and that it is encoded once for all readers."""
 
 import asyncio
 import json
@@ -62,10 +62,10 @@ def test_a_resource_has_every_amount_from_capacity_to_use(pods):
 def test_containers_have_the_word_for_their_state(pods, state, word):
     statuses = (ContainerStatus("app", state=state, ready=word == "Running", restart_count=3),)
     web = pods[0]._replace(status=pods[0].status._replace(container_statuses=statuses))
-    told = next(
+    reported = next(
         one for one in whole(SnapshotMaker().node_snapshot((web,)))["pods"] if one["pod"] == "default/web"
     )
-    assert told["states"] == {"app": {"state": word, "ready": word == "Running", "restarts": 3}}
+    assert reported["states"] == {"app": {"state": word, "ready": word == "Running", "restarts": 3}}
 
 
 def test_the_tree_has_use_beside_request_and_limit(pods):
@@ -148,7 +148,7 @@ def test_an_eviction_is_among_the_happenings_of_the_next_view(tmp_path):
 
 
 class Slow(FakeFront):
-    """A front that counts the pictures it was asked for."""
+    """A front that counts the snapshots it was asked for."""
 
     def __init__(self):
         super().__init__()
@@ -198,18 +198,18 @@ def test_an_event_is_sent_at_once_to_all_and_encoded_once():
             await anext(events)
         front.feed.publish(Event(1.0, "Normal", "Started", "of no note", "default/web", number=1))
         front.feed.publish(Event(2.0, WARNING, "Evicted", "it used\ntoo much", "default/web", number=2))
-        told = await asyncio.gather(*(anext(events) for events in readers))
+        reported = await asyncio.gather(*(anext(events) for events in readers))
         for events in readers:
             await close_source(events)
         listeners = front.feed.subscribers + feed.watchers
         await feed.close()
-        return told, listeners
+        return reported, listeners
 
-    told, listeners = asyncio.run(watch())
-    assert len({id(text) for text in told}) == 1
-    assert told[0].startswith(b"event: happening\ndata: {")
-    assert told[0].count(b"\n") == 3
-    assert json.loads(told[0].split(b"data: ", 1)[1])["message"] == "it used\ntoo much"
+    reported, listeners = asyncio.run(watch())
+    assert len({id(text) for text in reported}) == 1
+    assert reported[0].startswith(b"event: happening\ndata: {")
+    assert reported[0].count(b"\n") == 3
+    assert json.loads(reported[0].split(b"data: ", 1)[1])["message"] == "it used\ntoo much"
     assert listeners == 0
 
 

@@ -35,7 +35,7 @@ def test_a_ping_that_is_cancelled_in_the_moment_of_its_answer_ends():
 
 
 def test_a_watch_that_is_gone_is_not_waited_for():
-    """As one that ends after its first word. The former one would not be replaced for a minute."""
+    """A watch may end after its first message. Otherwise the former one would not be replaced for a minute."""
 
     async def story() -> None:
         ours, theirs = socket.socketpair()

@@ -47,7 +47,7 @@ GIVEN = WatchSettings(
 
 
 class Node:
-    """Pods `batch` and `web` in files, the process of `batch`, and what an agent hears of the watch."""
+    """Pods `batch` and `web` as files, the process of `batch`, and the messages that an agent gets from the watch."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -245,7 +245,7 @@ def test_an_agent_that_has_just_connected_is_told_the_pods_of_a_report_that_it_d
 
 
 @pytest.mark.req("E1", "E2")
-def test_a_watch_that_is_killed_is_followed_by_one_that_knows_who_was_killed(node):
+def test_a_watch_that_is_killed_is_followed_by_one_that_knows_the_killed_pods(node):
     async def story() -> None:
         link = node.link()
         link.open()

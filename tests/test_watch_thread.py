@@ -44,7 +44,7 @@ def test_targets_that_are_given_while_others_are_taken_up_are_not_lost(eager_thr
 
 
 class Turns:
-    """A watch that says what it was asked to do."""
+    """A watch that records its calls."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -141,7 +141,7 @@ def test_a_restart_changes_an_annotation_of_the_template(cli, front):
     assert "rollout is for deployments" in cli("rollout", "restart", "job/web")[2]
 
 
-def test_the_status_of_a_rollout_is_told_until_it_is_complete(cli, front):
+def test_the_status_of_a_rollout_is_reported_until_it_is_complete(cli, front):
     put(
         front,
         "Deployment",

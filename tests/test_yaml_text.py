@@ -1,4 +1,4 @@
-"""YAML text to plain values: what is read how, what is refused, and that nothing else ever happens."""
+"""YAML text to plain values: how values are read, and which texts are refused."""
 
 import json
 import math

@@ -1,1 +1,2 @@
-"""Hostile pods, hung daemons and broken disks: one file a wall. They need a real kernel, as tests/kernel does."""
+"""Hostile pods, hung daemons and broken disks: one file for each protection. They need a real kernel, as tests/kernel
+does."""

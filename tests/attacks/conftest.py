@@ -1,5 +1,5 @@
-"""The fixtures and the choice of machines are those of tests/kernel. An agent that attacks leave alone is shared by the
-tests of a module."""
+"""The fixtures and the choice of machines are those of tests/kernel. The tests of a module share one agent if they do
+not harm it."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
-"""Storms of faults: what an agent stands on is killed, stopped, filled or taken away at random, under a load of pods
-that changes all the time.
+"""Storms of faults: processes and disks that an agent needs are killed, stopped, filled or removed at random, under a
+changing load of pods.
 
 A storm is made from a seed alone. After each fault everything must become as it should be, and at the end nothing may
 be left."""
@@ -27,13 +27,13 @@ from tests.kernel.small_disk import fill
 from tests.kernel.waiting import eventually
 
 MOST_PODS = 6
-MOST_PROCESSES = 48  # of a pod (podPidsLimit)
+MOST_PROCESSES = 48  # processes of a pod (podPidsLimit)
 SHORT_SECONDS = 1.0  # a process that is stopped so long is not taken for hung
 LONG_SECONDS = 20.0  # a supervisor that is stopped so long is replaced
 
 
 class Load(Story):
-    """Pods that run on. How one of them ended nobody could say, if its parent was killed."""
+    """Pods that run on. If a container's parent was killed, its exit code is not known."""
 
     most_processes = MOST_PROCESSES
 
@@ -51,7 +51,7 @@ class Load(Story):
             self.wanted = before
 
     def _put(self, one: Wanted) -> None:
-        """What is refused is not wanted; what was there before it is."""
+        """Applies a pod. If it is refused, the pod from before is still wanted."""
         before = self.wanted.get(one.name)
         try:
             super()._put(one)
@@ -61,7 +61,7 @@ class Load(Story):
                 self.wanted[one.name] = before
 
     def _unsettled(self) -> list[str]:
-        """A pod that is being replaced runs still, as its last manifest had it."""
+        """A pod that is being replaced still runs with its last manifest."""
         wrong = super()._unsettled()
         for pod in self.up.client.pods():
             name, metadata = pod["metadata"]["name"], pod["metadata"]
@@ -124,7 +124,7 @@ class FaultStorm:
         eventually(
             lambda: not not_ready(self.agent),
             within_seconds=READY_SECONDS,
-            told=lambda: f"{not_ready(self.agent)}\n{self.agent.log_tail()}",
+            details=lambda: f"{not_ready(self.agent)}\n{self.agent.log_tail()}",
         )
         self.load.settle()
         self.load.check()
@@ -236,16 +236,16 @@ class FaultStorm:
         self._restart()
 
     def _make_disk_read_only(self) -> None:
-        """The kernel finds an error on the disk and writes no more to it. The agent says so, runs its pods on and takes
-        no others. The disk can be used again only when all who used it have ended, as when the machine is restarted:
-        then all that was accepted is there again, and nothing else."""
+        """The kernel finds an error on the disk and writes no more to it. The agent reports it, keeps its pods running
+        and accepts no others. The disk can be used again only when all processes that used it have ended, as after a
+        restart of the machine. Then exactly the accepted pods are there again."""
         assert self._place is not None
-        _run("sync", "--file-system", str(self._place))  # what is accepted is there a second later anyway
+        _run("sync", "--file-system", str(self._place))  # on disk within a second at the latest
         lasting = self._lasting()
         break_disk(self._place)
         phases = self._lasting()
         assert [uid for uid, phase in lasting.items() if phase == "Running" != phases.get(uid, phase)] == []
-        # As committed last, now that nothing more can be: until then a pod may have been started, or have ended.
+        # The state as committed last. Before that a pod may have started or ended; now nothing more can be committed.
         running = sorted(self._running())
         self.load.step()
         eventually(lambda: not_ready(self.agent), within_seconds=READY_SECONDS)
@@ -254,7 +254,8 @@ class FaultStorm:
         before = {name: _first(self.agent.status(name)).get("containerID") for name in running}
         restart_machine(self.agent, self._place)
         if self.agent.containerd is not None:
-            # The agent waits a moment for the runtime's word on how each ended, and says until then that it runs.
+            # The agent waits a moment until the runtime reports how each container ended. Until then its status is
+            # Running.
             for name, ended in before.items():
                 self.agent.await_that(name, lambda status: _runs_without(status, ended))  # noqa: B023 called here
 
@@ -274,7 +275,7 @@ class FaultStorm:
         ]
 
     def _take_disk_away(self) -> None:
-        """The agent notices. Where the disk is back, an agent that is started there knows everything."""
+        """The agent notices. When the disk is back, an agent that is started there knows all pods."""
         assert self._place is not None
         device = _device(self._place)
         with _held(device):
@@ -290,18 +291,18 @@ class FaultStorm:
 
 
 def _changeable(container: dict[str, Any]) -> tuple[object, object]:
-    """What a story changes of a container."""
+    """The fields of a container that a story changes."""
     return container.get("env"), container.get("resources", {}).get("requests", {}).get("memory")
 
 
 def _first(status: dict[str, Any]) -> dict[str, Any]:
-    """Of its container statuses."""
+    """The first of its container statuses."""
     first, *_ = status.get("containerStatuses") or [{}]
     return first
 
 
 def _runs_without(status: dict[str, Any], ended: str | None) -> bool:
-    """Whether the pod's container is another one than that which has ended, or the pod does not run."""
+    """Whether the pod runs another container than the one that has ended, or does not run."""
     first = _first(status)
     is_other = "running" in first.get("state", {}) and first.get("containerID") != ended
     return status.get("phase") != "Running" or is_other
@@ -333,7 +334,7 @@ def break_disk(place: Path) -> None:
 
 
 def flushes(place: Path) -> int:
-    """How often somebody has waited until all was on the disk."""
+    """How often a process has waited until all data was on the disk."""
     statistics = Path(f"/sys/class/block/{Path(_device(place)).name}/stat").read_text().split()
     return int(statistics[15])
 
@@ -341,8 +342,8 @@ def flushes(place: Path) -> int:
 def restart_machine(agent: Up, place: Path) -> None:
     """Ends the agent and everything that it has started, removes its cgroups, and starts it with what the disk has.
 
-    That is a copy of the disk: the kernel keeps a broken filesystem for as long as anybody on this machine has it
-    mounted, in whatever namespace."""
+    That is a copy of the disk: the kernel keeps a broken filesystem for as long as it is mounted in any mount namespace
+    of this machine."""
     image = Path(f"/sys/class/block/{Path(_device(place)).name}/loop/backing_file").read_text().strip()
     copy = f"{image}.{secrets.token_hex(3)}"
     agent.kill()
@@ -384,7 +385,7 @@ def _is_cleared(top: Path) -> bool:
 
 @contextmanager
 def _held(device: str) -> Iterator[None]:
-    """A loop device would be gone with the last that uses it."""
+    """Keeps a loop device open: it would be removed when its last user closes it."""
     held = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield

@@ -1,5 +1,5 @@
-"""Hostile pods: programs of tests/attacks/programs as containers, in an image or on the host's files, and what they
-said."""
+"""Hostile pods: programs of tests/attacks/programs as containers, in an image or on the host's files, and their
+output."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tests.kernel.waiting import eventually
 from tests.machines.container_images import ARCHIVES, TEST, container_images
 from tests.machines.programs import programs
 
-# Of a wait that fails; one that succeeds costs nothing of it.
+# How long a wait may take until it fails. A wait that succeeds ends earlier.
 PATIENCE_SECONDS = 30.0 if MACHINE == "host" else READY_SECONDS
 IMAGES = ("image", "host")  # a container with files of its own, and one that sees the host's
 
@@ -33,7 +33,7 @@ def hostile(agent: Up, name: str, *command: str, image: str = "image", **spec: A
 
 
 def said(agent: Up, name: str) -> list[str]:
-    """What the pod's containers have said so far, of all attempts."""
+    """The output of the pod's containers so far, of all attempts."""
     found = agent.pod(name)
     uid = found["metadata"]["uid"] if found else "*"
     lines: list[str] = []
@@ -44,19 +44,19 @@ def said(agent: Up, name: str) -> list[str]:
 
 
 def await_said(agent: Up, name: str, last: str = "done") -> list[str]:
-    """Everything it said, once it has said `last`."""
+    """All output of the pod, once the line `last` has come."""
 
     def all_of_it() -> list[str]:
         lines = said(agent, name)
-        assert lines or not is_refused(agent.status(name)), told_of(agent, name)
+        assert lines or not is_refused(agent.status(name)), details_of(agent, name)
         return lines if last in lines else []
 
-    return eventually(all_of_it, within_seconds=PATIENCE_SECONDS, told=lambda: told_of(agent, name))
+    return eventually(all_of_it, within_seconds=PATIENCE_SECONDS, details=lambda: details_of(agent, name))
 
 
-def told_of(agent: Up, name: str) -> str:
-    """What there is to know of a pod that did not do as it should."""
-    return f"{name} said {said(agent, name)}\n{agent.told_of(name)}"
+def details_of(agent: Up, name: str) -> str:
+    """Details of a pod for the message of a failed test."""
+    return f"{name} said {said(agent, name)}\n{agent.details_of(name)}"
 
 
 def is_refused(status: dict[str, Any]) -> bool:
@@ -78,7 +78,8 @@ def await_refused(agent: Up, name: str, *, within_seconds: float = PATIENCE_SECO
 
 
 def await_refused_or_running(agent: Up, name: str, *, within_seconds: float = PATIENCE_SECONDS) -> bool:
-    """Whether the pod was refused; it runs, if not. A refused pod is tried again, and is not always seen to be one."""
+    """Whether the pod was refused; otherwise it runs. A refused pod is tried again, so its refusal is not always
+    visible."""
     status = agent.await_that(
         name,
         lambda status: status.get("phase") == "Running" or is_refused(status),
@@ -88,39 +89,39 @@ def await_refused_or_running(agent: Up, name: str, *, within_seconds: float = PA
 
 
 def await_refused_or_done(agent: Up, name: str) -> bool:
-    """Whether the pod was refused; it has said all that it has to say, if not."""
+    """Whether the pod was refused; otherwise its output is complete."""
 
     def outcome() -> str:
         if is_refused(agent.status(name)):
             return "refused"
         return "done" if "done" in said(agent, name) else ""
 
-    found = eventually(outcome, within_seconds=PATIENCE_SECONDS, told=lambda: told_of(agent, name))
+    found = eventually(outcome, within_seconds=PATIENCE_SECONDS, details=lambda: details_of(agent, name))
     return found == "refused"
 
 
 def run_to_the_end(agent: Up, name: str, *command: str, **options: Any) -> list[str]:
-    """A hostile pod's whole speech; the pod is there still."""
+    """Runs a hostile pod to its end and returns its output. The pod is not deleted."""
     agent.apply(hostile(agent, name, *command, **options))
     return await_said(agent, name)
 
 
 def not_ready(agent: Up) -> str:
-    """Why it says that it is not; empty if it says that it is."""
+    """The reason why the agent is not ready; empty if it is ready."""
     return agent.not_ready(PATIENCE_SECONDS)
 
 
 def await_ready(agent: Up) -> None:
-    """A machine that stands still for seconds is a reason not to be, for a moment."""
+    """Waits until the agent is ready. If the machine stalls for seconds, the agent is not ready for a moment."""
     eventually(
         lambda: not not_ready(agent),
         within_seconds=PATIENCE_SECONDS,
-        told=lambda: f"{not_ready(agent)}\n{agent.log_tail()}",
+        details=lambda: f"{not_ready(agent)}\n{agent.log_tail()}",
     )
 
 
 def outside(path: Path) -> Path:
-    """A file of the host that no container has any business with."""
+    """A file of the host that no container may reach."""
     path.mkdir(parents=True)
     marker = path / "marker"
     marker.write_text("the host's\n")

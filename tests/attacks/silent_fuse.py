@@ -26,7 +26,7 @@ _WELCOME = struct.pack("<IIIIHHIIHHI28x", 7, 31, 1 << 16, 0, 12, 9, 1 << 16, 1, 
 
 @contextmanager
 def silent_fuse(place: Path) -> Iterator[threading.Event]:
-    """Mounts it at `place`. The event is set when somebody looks for a file there."""
+    """Mounts it at `place`. The event is set when a process looks for a file there."""
     with _mounted(place, _serve) as asked:
         yield asked
 

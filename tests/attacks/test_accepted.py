@@ -1,4 +1,5 @@
-"""What is accepted happens, and what is refused does not: also under a namesake that is ending, and on a full disk."""
+"""Accepted requests are carried out and refused requests are not, even if a pod of the same name is ending, or the disk
+is full."""
 
 import os
 import signal
@@ -73,10 +74,10 @@ def _await_new(agent: Up, name: str) -> None:
         found = agent.pod(name)
         if not found or "deletionTimestamp" in found["metadata"] or found["status"].get("phase") != "Running":
             return False
-        told = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
-        return sum(one["times"] for one in told if one["reason"] == "Started") >= 2
+        reported = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
+        return sum(one["times"] for one in reported if one["reason"] == "Started") >= 2
 
-    eventually(is_new_and_runs, within_seconds=PATIENCE_SECONDS, told=lambda: agent.told_of(name))
+    eventually(is_new_and_runs, within_seconds=PATIENCE_SECONDS, details=lambda: agent.details_of(name))
 
 
 @pytest.mark.long
@@ -132,8 +133,8 @@ def test_what_was_refused_on_a_full_disk_is_not_there_when_there_is_room_again(s
     agent.await_phase("after", "Running")
     known = {one["metadata"]["name"] for one in agent.client.pods()}
     assert not known & set(refused)
-    told = {one.get("pod") for one in agent.client.lines("/events")}
-    assert not told & {f"default/{name}" for name in refused}
+    reported = {one.get("pod") for one in agent.client.lines("/events")}
+    assert not reported & {f"default/{name}" for name in refused}
 
 
 @pytest.mark.long

@@ -1,4 +1,5 @@
-"""Devices, settings of the kernel and programs with another's rights: what opens the machine to who has root inside."""
+"""Devices, settings of the kernel and programs with another's rights: things that would give root in a container access
+to the machine."""
 
 import os
 import shutil
@@ -12,7 +13,7 @@ from tests.kernel.agents import Up, with_host_path
 
 pytestmark = pytest.mark.cgroup("v1", "v2")
 
-# The machine is another's once one of these is written. They are only opened, and closed again.
+# Writing one of these files would give the machine away. They are only opened, and closed again.
 SETTINGS = (
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
@@ -86,7 +87,7 @@ def test_a_device_node_in_a_volume_opens_no_device_and_none_can_be_made(agent: U
 @pytest.mark.processes_only(
     "as in Kubernetes, a runtime for containers needs allowPrivilegeEscalation: false"
 )
-def test_a_program_with_roots_rights_in_a_volume_gives_them_to_nobody(agent: Up, tmp_path: Path):
+def test_a_set_user_id_program_in_a_volume_gives_no_rights(agent: Up, tmp_path: Path):
     place = tmp_path / "programs"
     place.mkdir(mode=0o755)
     shutil.copy("/usr/bin/id", place / "id")

@@ -1,6 +1,6 @@
-"""Every byte that a pod leaves on disk is bounded, or counted as its own: no file of it is paid for by another pod.
+"""Every byte that a pod leaves on disk is bounded, or counted as its own: no file of it is charged to another pod.
 
-A place that is the host's own file is found out and not written to: an attack that succeeds does no harm here."""
+A path that is the host's own file is detected and not written to, so a successful attack does no harm here."""
 
 import secrets
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, hostile, said, told_of
+from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, details_of, hostile, said
 from tests.kernel.agents import MIB, Up, pod
 from tests.kernel.live_tree import files_below, status
 from tests.kernel.waiting import eventually
@@ -34,15 +34,15 @@ def filling(agent: Up, name: str, mib: int, place: str, **options: Any) -> dict[
 
 
 def outcome(agent: Up, name: str, place: str) -> str:
-    """What became of a pod that writes there more than it may: `Evicted`, or `small` where it cannot write so much."""
+    """The outcome of a pod that writes more there than it may: `Evicted`, or `small` if it cannot write so much."""
 
     def ended() -> str:
         if agent.phase(name) == "Failed":
             return agent.status(name).get("reason") or "failed"
-        told = [line.split()[1] for line in said(agent, name) if line.startswith(f"{place} ")]
-        if not told or told[0] == "host":
-            return "the host's" if told else ""
-        return "small" if int(told[0]) <= SMALL_BYTES else ""
+        reported = [line.split()[1] for line in said(agent, name) if line.startswith(f"{place} ")]
+        if not reported or reported[0] == "host":
+            return "the host's" if reported else ""
+        return "small" if int(reported[0]) <= SMALL_BYTES else ""
 
     try:
         return eventually(ended, within_seconds=PATIENCE_SECONDS)
@@ -51,7 +51,7 @@ def outcome(agent: Up, name: str, place: str) -> str:
 
 
 def unbounded(agent: Up, places: dict[str, str]) -> dict[str, str]:
-    """Of `places` by pod, those where a pod has more than it may."""
+    """The paths of `places` at which a pod has more than it may."""
     outcomes = {place: outcome(agent, name, place) for name, place in places.items()}
     return {place: what for place, what in outcomes.items() if what not in ("small", "Evicted")}
 
@@ -119,7 +119,7 @@ def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(agent: Up):
         eventually(
             lambda: agent.phase(name) == "Failed" or "done" in said(agent, name),  # noqa: B023 called here
             within_seconds=PATIENCE_SECONDS,
-            told=lambda: told_of(agent, name),  # noqa: B023 called here
+            details=lambda: details_of(agent, name),  # noqa: B023 called here
         )
         written = [int(line.split()[1]) for line in said(agent, name) if line.startswith(f"{place} ")]
         assert not written or written[0] <= SMALL_BYTES, name
@@ -131,7 +131,7 @@ def test_last_words_take_no_more_disk_than_they_may(agent: Up):
     agent.apply(filling(agent, "words", WRITTEN_MIB, "/dev/termination-log"))
     eventually(
         lambda: agent.phase("words") == "Failed" or "done" in said(agent, "words"),
-        told=lambda: told_of(agent, "words"),
+        details=lambda: details_of(agent, "words"),
     )
     written = [
         int(line.split()[1]) for line in said(agent, "words") if line.startswith("/dev/termination-log ")
@@ -158,6 +158,6 @@ def test_last_words_are_heard_and_each_attempt_has_its_own(agent: Up):
         lines = said(agent, "speaks")
         return lines if lines.count("read") >= 2 else []
 
-    lines = eventually(read, told=lambda: told_of(agent, "speaks"))
+    lines = eventually(read, details=lambda: details_of(agent, "speaks"))
     assert eventually(ends)[0].startswith("last ")
     assert set(lines) == {"read"}

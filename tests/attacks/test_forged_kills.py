@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile import PATIENCE_SECONDS, hostile, said, told_of
+from tests.attacks.hostile import PATIENCE_SECONDS, details_of, hostile, said
 from tests.kernel.agents import Up, first_of
 from tests.kernel.waiting import eventually
 
@@ -41,11 +41,11 @@ def test_a_crash_does_not_pass_for_the_kill_of_another_pod(agent: Up):
     )
     agent.apply(forging)
     agent.await_phase("forges", "Failed")
-    assert said(agent, "forges") == ["crashed 1", "crashed 1"], told_of(agent, "forges")
+    assert said(agent, "forges") == ["crashed 1", "crashed 1"], details_of(agent, "forges")
     if Path("/dev/kmsg").exists():
         eventually(
             lambda: killed(agent, "forges"),
             within_seconds=PATIENCE_SECONDS,
-            told=lambda: told_of(agent, "forges"),
+            details=lambda: details_of(agent, "forges"),
         )
     assert killed(agent, "victim") == []

@@ -10,12 +10,12 @@ from tests.attacks.hostile import (
     IMAGES,
     await_refused_or_running,
     await_said,
+    details_of,
     hostile,
     is_refused,
     outside,
     run_to_the_end,
     said,
-    told_of,
 )
 from tests.kernel.agents import Up, pod
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually
@@ -58,7 +58,7 @@ def test_network_configuration_is_there_and_what_is_written_over_it_stays_in_its
     # A container runtime may know of the end before it has written the last line.
     eventually(
         lambda: not set(filter(None, known)) - set(said(agent, "names")),
-        told=lambda: told_of(agent, "names"),
+        details=lambda: details_of(agent, "names"),
     )
 
 
@@ -122,7 +122,9 @@ def test_an_image_whose_network_configuration_is_a_dangling_symlink_starts(agent
     for name, image in pods.items():
         agent.apply(pod(name, ["/bin/busybox", "sleep", "1000"], container={"image": str(image)}))
     for name in pods:
-        assert not await_refused_or_running(agent, name, within_seconds=PATIENCE_SECONDS), agent.told_of(name)
+        assert not await_refused_or_running(agent, name, within_seconds=PATIENCE_SECONDS), agent.details_of(
+            name
+        )
 
 
 @pytest.mark.long
@@ -204,7 +206,7 @@ def test_what_a_pod_left_in_a_claim_leads_the_next_pod_nowhere(agent: Up, tmp_pa
     for name in ("out", "up"):
         eventually(
             lambda: "done" in said(agent, name) or is_waiting(agent, name),  # noqa: B023 called here
-            told=lambda: told_of(agent, name),  # noqa: B023 called here
+            details=lambda: details_of(agent, name),  # noqa: B023 called here
         )
         assert "the host's" not in said(agent, name)
     assert [path.name for path in marker.parent.iterdir()] == ["marker"]

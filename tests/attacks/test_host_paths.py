@@ -129,7 +129,7 @@ def mounted(source: Path, point: Path) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.processes_only("volumes are examined in the same way with either")
-def test_a_filesystem_that_does_not_answer_keeps_nobody_else_waiting(agent: Up, tmp_path: Path):
+def test_a_filesystem_that_does_not_answer_delays_no_other_pod(agent: Up, tmp_path: Path):
     (tmp_path / "answers").mkdir()
     with silent_fuse(tmp_path / "silent") as asked:
         names = [f"hung-{number}" for number in range(HUNG_PODS)]
@@ -151,7 +151,8 @@ def test_a_filesystem_that_does_not_answer_keeps_nobody_else_waiting(agent: Up, 
 def test_a_filesystem_that_falls_silent_keeps_no_pod_from_its_limit_and_no_agent_from_its_end(
     up: MakeUp, tmp_path: Path
 ):
-    """A pod has a file there open, called as the kernel calls deleted ones. Who counts disk must not ask for it."""
+    """A pod has a file there open, called as the kernel calls deleted ones. The disk measurement must not ask for its
+    status."""
     limits = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}}
     agent = up()
     with fuse_that_falls_silent(tmp_path / "fuse") as silenced:

@@ -1,4 +1,4 @@
-"""The process that keeps the containers hangs (SIGSTOP): the node says so, ends what is to end, and gets another one.
+"""The supervisor hangs (SIGSTOP): the node reports it, still ends pods that must end, and starts another supervisor.
 
 With containers it is containerd that hangs: tests/kernel/test_containers.py."""
 

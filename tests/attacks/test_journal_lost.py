@@ -100,7 +100,7 @@ def test_pods_run_on_without_their_journal_and_are_known_again(up: MakeUp):
             assert agent.restarts(name) == 0
             assert first_of(agent.container(name)) == pid
         agent.await_gone("ends")
-        assert agent.await_phase("large", "Failed").get("reason") == "OutOfmemory", agent.told_of("large")
+        assert agent.await_phase("large", "Failed").get("reason") == "OutOfmemory", agent.details_of("large")
         agent.await_that("fails", lambda status: status.get("containerStatuses"))
     assert agent.pod("one")["spec"]["volumes"][0]["emptyDir"] == {}
     agent.client.delete("default", "one")
@@ -196,7 +196,7 @@ def fold(database: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
-def test_a_journal_that_is_removed_under_the_agent_is_told_at_once_and_takes_nothing_more(up: MakeUp):
+def test_a_journal_that_is_removed_under_the_agent_is_reported_at_once_and_takes_nothing_more(up: MakeUp):
     agent = up()
     pids = running(agent)
     kept = [(path, path.read_bytes()) for path in journal_files(agent)]

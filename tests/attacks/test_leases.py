@@ -1,5 +1,5 @@
-"""No container makes the host wait: a lease on a file lets everybody wait who opens it, 45 seconds by default. It takes
-no right to write."""
+"""No container makes the host wait: a lease on a file makes every process that opens it wait, for 45 seconds by
+default. It takes no right to write."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ def marker() -> Iterator[Path]:
 
 
 def opens_at_once(path: Path) -> bool:
-    """Whether nobody has a lease on it that would have to be broken first."""
+    """Whether the file has no lease that would have to be broken first."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except BlockingIOError:

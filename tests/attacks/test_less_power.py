@@ -1,4 +1,4 @@
-"""A pod that asks for less power than it would have gets less, or is refused with a sentence."""
+"""A pod that asks for fewer rights than the default gets fewer, or is refused with a sentence."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def capability_sets(agent: Up, name: str) -> set[int]:
     return {int(status[field], 16) for field in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")}
 
 
-def test_who_drops_capabilities_does_not_have_them(agent: Up):
+def test_a_container_does_not_have_the_capabilities_that_it_drops(agent: Up):
     some = {"CHOWN": 0, "DAC_OVERRIDE": 1, "SETUID": 7, "NET_BIND_SERVICE": 10}
 
     def taken(name: str, image: str = "image", **capabilities: list[str]) -> bool:
@@ -54,7 +54,7 @@ def test_who_drops_capabilities_does_not_have_them(agent: Up):
         assert int(status_of(agent, "one")["CapBnd"], 16) == 1 << 10
 
 
-def test_who_asks_for_a_filter_has_one(agent: Up):
+def test_a_container_that_asks_for_a_filter_has_one(agent: Up):
     default = {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
     absent = {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}}}
     for name, options in (("container", {"container": default}), ("pod", default)):
@@ -86,7 +86,7 @@ def test_a_wall_that_cannot_be_had_is_refused(agent: Up):
     assert taken == []
 
 
-def test_nobody_listens_to_what_others_say_on_the_network(agent: Up):
+def test_no_pod_reads_the_traffic_of_others_on_the_network(agent: Up):
     """The network is the host's: a raw socket there reads the cookies of the dashboard."""
     for image in IMAGES:
         lines = run_to_the_end(agent, f"sniff-{image}", "sniff", image=image)[:-1]

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, await_said, hostile, run_to_the_end, said, told_of
+from tests.attacks.hostile import (
+    IMAGES,
+    PATIENCE_SECONDS,
+    await_said,
+    details_of,
+    hostile,
+    run_to_the_end,
+    said,
+)
 from tests.kernel.agents import MIB, Up, first_of
 from tests.kernel.waiting import eventually
 
@@ -36,12 +44,12 @@ def test_a_pod_does_not_get_out_of_its_limits(agent: Up, user: dict):
         eventually(
             lambda: agent.phase(name) == "Failed" or f"holds {wanted}" in said(agent, name),  # noqa: B023 called here
             within_seconds=PATIENCE_SECONDS,
-            told=lambda: told_of(agent, name),  # noqa: B023 called here
+            details=lambda: details_of(agent, name),  # noqa: B023 called here
         )
         lines = said(agent, name)
         assert [line for line in lines if line.startswith(("loosened", "holds"))] == []
         (main,) = agent.await_phase(name, "Failed")["containerStatuses"]
-        assert main["state"]["terminated"]["reason"] == "OOMKilled", told_of(agent, name)
+        assert main["state"]["terminated"]["reason"] == "OOMKilled", details_of(agent, name)
 
 
 def test_what_a_container_has_no_business_with_is_refused_however_it_is_called(agent: Up):

@@ -43,7 +43,7 @@ def size_of_logs(agent: Up, way: str) -> int:
 
 
 @OF_PROCESSES
-def test_floods_are_bounded_and_keep_nobody_else_from_being_heard(agent: Up):
+def test_floods_are_bounded_and_logs_of_other_containers_go_on(agent: Up):
     agent.apply(hostile(agent, "calm", "sh", "-c", "echo begins; while :; do sleep 1; done"))
     await_said(agent, "calm", "begins")
     before = resident_bytes(agent.supervisor_pid())
@@ -90,7 +90,7 @@ def test_no_container_writes_entries_of_its_log_itself(agent: Up):
     assert [line for line in lines if line.startswith(b"2026-01-02T03:04:05.678901234Z")] == []
 
 
-def test_what_is_left_of_a_flood_is_bounded_whoever_writes_it_down(agent: Up):
+def test_the_logs_of_a_flood_are_bounded_with_either_runtime(agent: Up):
     """A container runtime lets no container wait, so a log may be much larger than it may be when it is rotated."""
     slowly = {"resources": {"limits": {"cpu": "100m"}}}
     agent.apply(hostile(agent, "floods-line", "flood", "line", container=slowly))
@@ -102,6 +102,6 @@ def test_what_is_left_of_a_flood_is_bounded_whoever_writes_it_down(agent: Up):
     eventually(
         lambda: size_of_logs(agent, "line") <= (LOG_FILES + 1) * LOG_MIB * MIB,
         within_seconds=PATIENCE_SECONDS,
-        told=lambda: f"they have {size_of_logs(agent, 'line')} bytes",
+        details=lambda: f"they have {size_of_logs(agent, 'line')} bytes",
     )
     await_ready(agent)

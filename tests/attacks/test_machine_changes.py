@@ -107,7 +107,7 @@ def taken(pid: int) -> int:
         ended(child)
         return None
 
-    return eventually(made, told=lambda: f"PID {pid} is not to be had")
+    return eventually(made, details=lambda: f"PID {pid} is not to be had")
 
 
 def ended(pid: int) -> None:

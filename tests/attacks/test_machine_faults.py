@@ -1,4 +1,4 @@
-"""What the machine itself does to an agent: processes that cannot be killed."""
+"""Faults of the machine itself: processes that cannot be killed."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.long]
 SLEEP = ["sleep", "100000"]
 
 
-def test_a_process_that_cannot_be_killed_keeps_nobody_else_waiting(up: MakeUp, tmp_path: Path):
+def test_a_process_that_cannot_be_killed_delays_no_other_pod(up: MakeUp, tmp_path: Path):
     agent = up()
     agent.start()
     with silent_fuse(tmp_path / "silent") as asked:

@@ -1,4 +1,4 @@
-"""What the whole machine, or a user of it, has only so many of: a pod gets its part, and what is ours works without.
+"""Limited resources of the machine or of a user: a pod gets its part, and our processes work without them.
 
 On the host nothing is used up: others work there."""
 
@@ -59,7 +59,7 @@ def test_a_node_without_quotas_left_goes_on(up: MakeUp, kind: str):
 
 
 def answers(agent: Up, name: str) -> None:
-    """What an operator does is done."""
+    """The commands of an operator still work."""
     assert done(agent, "exec", "before", "--", "echo", "heard").stdout == b"heard\n"
     assert done(agent, "logs", "before").stdout == b"done\n"
     run_to_the_end(agent, name, *STAY)

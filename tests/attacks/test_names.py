@@ -46,10 +46,10 @@ def test_init_containers_named_like_kernel_files_run(agent: Up):
     init = [{"name": "tasks", "image": "host", "command": ["true"]}]
     agent.apply(pod("init", SLEEP, initContainers=init), pod("other", SLEEP))
     agent.await_phase("other", "Running")
-    assert not await_refused_or_running(agent, "init"), agent.told_of("init")
+    assert not await_refused_or_running(agent, "init"), agent.details_of("init")
 
 
-def test_a_pod_whose_cgroup_cannot_be_made_keeps_nobody_else_waiting(up: MakeUp, spawn: Spawn):
+def test_a_pod_whose_cgroup_cannot_be_made_delays_no_other_pod(up: MakeUp, spawn: Spawn):
     agent = up()
     agent.start()
     agent.apply(pod("before", SLEEP))

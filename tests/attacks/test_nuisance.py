@@ -1,4 +1,4 @@
-"""Pods that do nothing forbidden, and too much of it: they harm themselves, and no other pod.
+"""Pods that do allowed things in excess: they harm only themselves, and no other pod.
 
 And a working directory that is chosen to lead out (CVE-2024-21626)."""
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.hostile import PATIENCE_SECONDS, await_ready, hostile, is_refused, said, told_of
+from tests.attacks.hostile import PATIENCE_SECONDS, await_ready, details_of, hostile, is_refused, said
 from tests.kernel.agents import MIB, Up, is_alive, pod, processes_of, with_host_path
 from tests.kernel.live_tree import status
 from tests.kernel.waiting import eventually
@@ -31,11 +31,11 @@ def probe(*command: str) -> dict[str, Any]:
 
 
 def failed_probes(agent: Up, name: str) -> int:
-    told = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
-    return sum(one["times"] for one in told if one["reason"] == "Unhealthy")
+    reported = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
+    return sum(one["times"] for one in reported if one["reason"] == "Unhealthy")
 
 
-def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(agent: Up):
+def test_pods_that_log_fork_and_probe_without_end_delay_no_other_pod(agent: Up):
     forks = "(setsid sleep 100000 &); sleep 100000"  # what the probe leaves behind is the container's own
     # A container runtime writes what it is given, until the log is rotated: that is its own to bear.
     names = ["endless", "forks", *(["floods"] if agent.containerd is None else [])]
@@ -66,8 +66,8 @@ def test_pods_that_say_fork_and_probe_without_end_keep_nobody_else_waiting(agent
 
 
 @pytest.mark.processes_only("a container runtime reads the output of commands itself")
-def test_a_command_that_says_more_than_is_kept_waits_and_keeps_nobody_busy(agent: Up, tmp_path: Path):
-    """Who reads it would work as much as the command, and at the expense of all pods."""
+def test_a_command_that_writes_more_than_is_kept_waits_and_costs_no_cpu(agent: Up, tmp_path: Path):
+    """The reader would need as much CPU as the command, at the expense of all pods."""
     command = f"echo > /count/begun; head -c {SAID_MIB * MIB} /dev/zero; echo > /count/said-all"
     talks = hostile(agent, "talks", *SLEEP, container=probe("sh", "-c", command))
     agent.apply(with_host_path(talks, tmp_path, at="/count"))
@@ -92,7 +92,7 @@ def test_a_working_directory_among_our_descriptors_leads_nowhere(agent: Up):
         eventually(
             lambda: is_refused(agent.status(name)) or len(said(agent, name)) >= 2,  # noqa: B023 called here
             within_seconds=PATIENCE_SECONDS,
-            told=lambda: told_of(agent, name),  # noqa: B023 called here
+            details=lambda: details_of(agent, name),  # noqa: B023 called here
         )
         lines = dict(line.split() for line in said(agent, name))
         assert lines.get("top") != f"{status.st_dev}:{status.st_ino}", place

@@ -88,5 +88,5 @@ def test_a_program_of_the_host_is_not_to_be_had_by_executing_what_enters(agent: 
 
 
 def failed_probes(agent: Up, name: str) -> int:
-    told = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
-    return sum(one["times"] for one in told if one["reason"] == "Unhealthy")
+    reported = [one for one in agent.client.lines("/events") if one.get("pod") == f"default/{name}"]
+    return sum(one["times"] for one in reported if one["reason"] == "Unhealthy")

@@ -1,5 +1,5 @@
 """A pod that the operator lets see all processes (hostPID) sees those of other pods as they are made. Their memory is a
-copy of the supervisor's until they execute their program, so nobody may look into it."""
+copy of the supervisor's until they execute their program, so no process may inspect it."""
 
 import pytest
 
@@ -17,7 +17,7 @@ STARTS = 10
 EXECS = 20
 
 
-def test_nobody_looks_into_a_process_that_is_not_a_containers_yet(agent: Up):
+def test_no_process_inspects_a_process_that_is_not_a_container_yet(agent: Up):
     supervisor = agent.supervisor_pid()
     assert supervisor is not None
     agent.apply(hostile(agent, "peeks", "peek", str(supervisor), hostPID=True))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, hostile, not_ready, said, told_of
+from tests.attacks.hostile import IMAGES, PATIENCE_SECONDS, details_of, hostile, not_ready, said
 from tests.kernel.agents import READY_SECONDS, MakeUp, Up, first_of, is_alive, pod
 from tests.kernel.waiting import eventually
 
@@ -15,8 +15,8 @@ SLEEP = ["sleep", "100000"]
 
 
 def events(agent: Up, *words: str) -> list[str]:
-    told = [f"{one['reason']} {one['message']}" for one in agent.client.lines("/events")]
-    return [line for line in told if all(word in line for word in words)]
+    reported = [f"{one['reason']} {one['message']}" for one in agent.client.lines("/events")]
+    return [line for line in reported if all(word in line for word in words)]
 
 
 def test_a_container_has_none_of_the_hosts_keys(agent: Up):
@@ -34,7 +34,7 @@ def test_a_pod_that_lowers_its_oom_score_is_put_right(agent: Up):
     eventually(
         lambda: "lowered" in said(agent, "lowers"),
         within_seconds=READY_SECONDS,
-        told=lambda: told_of(agent, "lowers"),
+        details=lambda: details_of(agent, "lowers"),
     )
     pid = first_of(agent.container("lowers"))
     eventually(lambda: score(pid) == 1000, within_seconds=READY_SECONDS)
@@ -89,7 +89,7 @@ def test_the_agents_socket_comes_back_when_it_is_removed(up: MakeUp):
 
 @pytest.mark.long
 @pytest.mark.processes_only("about files, not about what runs")
-def test_a_state_directory_that_is_removed_is_told_at_once(up: MakeUp):
+def test_a_state_directory_that_is_removed_is_reported_at_once(up: MakeUp):
     """It is moved away and put back, so that the test ends as any other."""
     agent = up()
     agent.start(stop_pods=False)

@@ -1,5 +1,4 @@
-"""What a container says of itself reaches the terminal of an operator who looks at it, but none of its control
-characters do."""
+"""Text that a container chooses reaches an operator's terminal without its control characters."""
 
 import pytest
 
@@ -37,11 +36,11 @@ def test_no_command_prints_control_characters_of_a_container(agent: Up):
 
     def is_told() -> bool:
         (status,) = agent.status("speaks").get("containerStatuses") or [{}]
-        told = str(status.get("lastState")) + str(status.get("state"))
+        reported = str(status.get("lastState")) + str(status.get("state"))
         events = [one["message"] for one in agent.client.lines("/events")]
-        return "owned" in told and sum("owned" in message for message in events) >= 2
+        return "owned" in reported and sum("owned" in message for message in events) >= 2
 
-    eventually(is_told, within_seconds=PATIENCE_SECONDS, told=lambda: agent.told_of("speaks"))
+    eventually(is_told, within_seconds=PATIENCE_SECONDS, details=lambda: agent.details_of("speaks"))
     shown = {command: done(agent, *command) for command in COMMANDS}
     texts = {command: (one.stdout + one.stderr).decode() for command, one in shown.items()}
     assert [command for command, text in texts.items() if "owned" in text]

@@ -1,4 +1,4 @@
-"""Pods with users of their own (hostUsers: false): root in the container is nobody on the host."""
+"""Pods with users of their own (hostUsers: false): root in the container has no rights on the host."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from evenkeel.errors import InvalidInput
 from evenkeel.runtime import syscalls
-from tests.attacks.hostile import IMAGES, await_said, image_of, said, told_of
+from tests.attacks.hostile import IMAGES, await_said, details_of, image_of, said
 from tests.kernel.agents import MakeUp, Up, first_of, pod
 from tests.kernel.sessions import at_terminal, done
 from tests.kernel.waiting import eventually
@@ -53,7 +53,7 @@ STAY = "echo done; exec sleep 1000"
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_root_in_the_container_is_nobody_on_the_host(agent: Up, tmp_path: Path, image: str):
+def test_root_in_the_container_has_no_rights_on_the_host(agent: Up, tmp_path: Path, image: str):
     secret, shared = tmp_path / "secret", tmp_path / "shared"
     secret.mkdir(mode=0o755)
     (secret / "key").write_text("root's own\n")
@@ -76,9 +76,9 @@ def test_root_in_the_container_is_nobody_on_the_host(agent: Up, tmp_path: Path, 
     mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
     agent.apply(own(agent, "one", look, image, volumes=volumes, container={"volumeMounts": mounts}))
     lines = await_said(agent, "one")
-    told = [line for line in lines if line.isdecimal()]
+    reported = [line for line in lines if line.isdecimal()]
     # To the host's files it is a stranger, and they have no owner that it knows.
-    assert told == ["0", "0", "1000", "0", "65534", "0", "0", "0"], lines
+    assert reported == ["0", "0", "1000", "0", "65534", "0", "0", "0"], lines
     assert "again" in lines
     assert "root's own" not in lines
     assert not (secret / "other").exists()
@@ -199,7 +199,7 @@ def test_no_two_pods_have_the_same_users_and_an_adopted_pod_keeps_them(up: MakeU
     # A container that is started again is in the same namespace.
     inode = namespace(agent, "one", "user")
     os.kill(processes["one"], 9)
-    eventually(lambda: said(agent, "one").count("done") == 2, told=lambda: told_of(agent, "one"))
+    eventually(lambda: said(agent, "one").count("done") == 2, details=lambda: details_of(agent, "one"))
     assert users_of(agent, "one") == before["one"]
     assert namespace(agent, "one", "user") == inode
     agent.client.delete("default", "one")
@@ -229,7 +229,7 @@ def test_containers_of_a_pod_share_their_users(agent: Up):
         {"name": "other", "image": image_of(agent), "command": ["/bin/sh", "-c", looks]}
     )
     agent.apply(one)
-    eventually(lambda: said(agent, "both").count("done") == 2, told=lambda: told_of(agent, "both"))
+    eventually(lambda: said(agent, "both").count("done") == 2, details=lambda: details_of(agent, "both"))
     assert "may" in said(agent, "both")
     assert namespace(agent, "both", "user", "main") == namespace(agent, "both", "user", "other")
 

@@ -73,9 +73,9 @@ def _end_to_end(settings: argparse.Namespace) -> None:
         found = upstream.run(
             Path(temporary), focus=settings.focus, skip=settings.skip, processes=settings.processes
         )
-    told = upstream.table(found)
-    Path(settings.table).write_text(told)
-    print(told)
+    reported = upstream.table(found)
+    Path(settings.table).write_text(reported)
+    print(reported)
 
 
 def _invitation(plane: ControlPlane) -> str:

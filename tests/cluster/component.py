@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.machines.daemon import Daemon
 
-# An API server that is told to end waits a minute for those that watch, and they do not go.
+# After SIGTERM an API server waits a minute for its watchers, which stay connected.
 STOPPED_SECONDS = 5.0
 # Go maps more than it uses.
 HARD_BOUND = 4
@@ -31,6 +31,6 @@ class Component(Daemon):
         self.spawn(self._command, self._environment, self.log.parent)
 
     def close(self) -> None:
-        """At once: nothing of it is needed any more."""
+        """Kills it at once: nothing of it is needed any more."""
         if self.is_running:
             self.kill()

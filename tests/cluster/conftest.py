@@ -1,4 +1,4 @@
-"""What the cluster's tests share: one control plane with two nodes for all of a run."""
+"""Fixtures of the cluster's tests: one control plane with two nodes for the whole run."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def plane(directory: Path) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def make_node(plane: ControlPlane, directory: Path) -> MakeNode:
-    """Another one, for what is not to be done to the shared ones."""
+    """Makes another node, for tests that would disturb the shared ones."""
 
     def make(name: str, *flags: str, **options: Any) -> AbstractContextManager[Node]:
         return node(plane, name, directory / name, *flags, **options)

@@ -225,7 +225,7 @@ class ControlPlane:
         return self.authority.kubeconfig(path, server, client=self.authority.client(name, user, *groups))
 
     def _permit(self) -> None:
-        """What an administrator sets up once."""
+        """The settings that an administrator makes once."""
         self.kubectl("apply", f"--filename={PERMISSIONS}")
         id_, secret = self._bootstrap_token
         usages = dict.fromkeys(("usage-bootstrap-authentication", "usage-bootstrap-signing"), "true")
@@ -274,8 +274,8 @@ class ControlPlane:
         eventually(is_ready, within_seconds=READY_SECONDS)
 
     def _await_accounts(self, namespace: str) -> None:
-        """Until the controllers have made a service account, no pod is admitted there; without the ConfigMap none
-        starts."""
+        """Waits until the controllers have made the service account and the ConfigMap. Without the first no pod is
+        admitted, without the second none starts."""
         needed = (("serviceaccount", "default"), ("configmap", "kube-root-ca.crt"))
 
         def are_there() -> bool:

@@ -1,4 +1,5 @@
-"""Pods whose containers hold a lock for as long as anything of them lives: one that runs twice, or goes on, shows."""
+"""Pods whose containers hold a lock as long as one of their processes lives. The lock shows if a container runs twice
+or does not end."""
 
 from pathlib import Path
 from typing import Any

@@ -51,7 +51,7 @@ class Node:
         eventually(
             lambda: self._plane.try_kubectl("get", "--raw", raw).stdout == "ok",
             within_seconds=READY_SECONDS,
-            told=self.agent.log_tail,
+            details=self.agent.log_tail,
         )
 
     def _await(self, ready: str, *, is_tainted: bool) -> None:
@@ -63,8 +63,8 @@ class Node:
             eventually(is_so, within_seconds=READY_SECONDS)
         except AssertionError:
             seen = self._seen()
-            told = f"{self.name} is {_condition(seen, 'Ready')}, with the taints {_taints(seen)}"
-            raise AssertionError(f"{told}\n{self.agent.log.read_text()[-3000:]}") from None
+            reported = f"{self.name} is {_condition(seen, 'Ready')}, with the taints {_taints(seen)}"
+            raise AssertionError(f"{reported}\n{self.agent.log.read_text()[-3000:]}") from None
 
     def lose_power(self) -> None:
         """Everything of it is gone at once: agent, supervisor, watch and every process of a pod."""

@@ -1,5 +1,6 @@
 """A proxy between a node and the API server that misbehaves: it cuts, delays, refuses and forgets, as networks, load
-balancers and servers that are restarted do. It never says what is not so: everything else is the API server's own.
+balancers and servers that are restarted do. It never invents content: all answers that it passes on are the API
+server's own.
 
 It ends the node's TLS and speaks to the API server with a certificate of that node.
 """

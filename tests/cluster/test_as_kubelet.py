@@ -1,4 +1,4 @@
-"""Where others know kubelet's answers: pods that it rejects, what it warns of, and sessions of older clients."""
+"""Answers of kubelet that other programs rely on: rejected pods, warnings, and sessions of older clients."""
 
 import json
 import sys
@@ -70,8 +70,8 @@ def test_a_probe_that_is_sent_elsewhere_is_warned_of(workspace: Workspace, nodes
     command = (sys.executable, "-c", REDIRECTS)
     workspace.apply(pod("moved", *command, container=served, nodeName=nodes[0].name))
     workspace.until("moved", is_ready)  # a readiness probe that is warned of has succeeded
-    told = eventually(lambda: events(workspace, "moved").get("ProbeWarning"))
-    assert told.endswith("Probe terminated redirects, Response body: Found.")
+    reported = eventually(lambda: events(workspace, "moved").get("ProbeWarning"))
+    assert reported.endswith("Probe terminated redirects, Response body: Found.")
     assert restarts(workspace.get("pod", "moved")) == 0
 
 

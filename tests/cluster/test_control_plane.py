@@ -30,8 +30,8 @@ def as_node(
 
 def test_client_and_server_have_the_pinned_version(plane: ControlPlane):
     versions = json.loads(plane.kubectl("version", "--output=json"))
-    told = {versions[side]["gitVersion"] for side in ("clientVersion", "serverVersion")}
-    assert told == {kubernetes_version()}
+    reported = {versions[side]["gitVersion"] for side in ("clientVersion", "serverVersion")}
+    assert reported == {kubernetes_version()}
 
 
 def test_a_node_sees_and_changes_only_what_is_its_own(plane: ControlPlane, place: Place):

@@ -30,7 +30,7 @@ def pods(plane: ControlPlane, workspace: Workspace, node: Node) -> Running:
 
 
 def debugger(one: dict[str, Any], name: str = "look") -> dict[str, Any]:
-    """The state of the ephemeral container; empty if nothing is said of it."""
+    """The state of the ephemeral container; empty if the status does not have it."""
     statuses: list[dict[str, Any]] = one["status"].get("ephemeralContainerStatuses", [])
     return next((each["state"] for each in statuses if each["name"] == name), {})
 
@@ -45,7 +45,8 @@ def test_a_terminal_beside_the_processes_of_a_container(pods: Running, workspace
     before = pods.start("web", "sleep", MARK)
     terminal = Terminal(pods.command(*debug(pods, "web", "sh", interactive=True)))
     try:
-        # What is typed must not look like what is awaited. A process that has just begun is another program at first.
+        # The typed text must differ from the awaited output. A process that was just forked still runs its parent's
+        # program.
         terminal.type(
             "until grep -q $((50030 + 1)) /proc/1/cmdline; do sleep 0.1; done; echo that is $((40 + 2))\n"
         )
@@ -107,7 +108,7 @@ def test_a_debugger_is_never_started_again_and_keeps_no_pod_from_ending(pods: Ru
     assert (restarts(ended), condition(ended, "Ready")) == (0, "False")
 
 
-def test_what_a_debugger_cannot_have_is_said_and_the_pod_runs_on(pods: Running, workspace: Workspace):
+def test_what_a_debugger_cannot_have_is_reported_and_the_pod_runs_on(pods: Running, workspace: Workspace):
     pods.start("web", *SLEEP)
     if pods.node.agent.containerd is not None:
         pytest.skip("a container runtime gives privileges that the operator allows")

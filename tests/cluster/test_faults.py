@@ -53,7 +53,7 @@ def test_without_the_api_server_pods_go_on_and_it_learns_everything_afterwards(
         return found.get("status", {}).get("containerStatuses", [{}])[0]
 
     def is_restarted(times: int) -> bool:
-        """A restart is counted before the container runs again, and only then there is something to fall."""
+        """Whether the container runs again. A restart is counted earlier, when there is no process to kill yet."""
         one = locally("falls")
         return one.get("restartCount") == times and "running" in one["state"]
 

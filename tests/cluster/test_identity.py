@@ -130,18 +130,18 @@ def test_a_machine_joins_with_a_token_and_is_a_node(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         (("--ca-cert-hash", f"sha256:{'0' * 64}"), "this is another cluster, or somebody is between"),
         (("--ca-cert-hash", "sha256:0"), "is no hash; write sha256: and 64 hexadecimal digits"),
     ],
 )
 def test_a_machine_does_not_join_what_is_not_its_cluster(
-    plane: ControlPlane, place: Place, tmp_path: Path, flags: tuple[str, ...], told: str
+    plane: ControlPlane, place: Place, tmp_path: Path, flags: tuple[str, ...], reported: str
 ):
     done = run_join(place, tmp_path, *flags, token=plane.bootstrap_token)
     assert done.returncode == 1
-    assert told in done.stderr
+    assert reported in done.stderr
     assert not (tmp_path / "cluster" / "bootstrap.kubeconfig").exists()
 
 
@@ -158,7 +158,7 @@ def test_a_wrong_token_is_refused_and_never_printed(
     plane: ControlPlane, place: Place, tmp_path: Path, authority_hash: str
 ):
     id_ = plane.bootstrap_token.partition(".")[0]
-    for token, flags, told in (
+    for token, flags, reported in (
         (f"{id_}.0123456789abcdef", ("--ca-cert-hash", authority_hash), "is not signed with the token"),
         ("abcdef.0123456789abcdef", ("--ca-cert-hash", authority_hash), "is not signed for the token"),
         (
@@ -170,12 +170,12 @@ def test_a_wrong_token_is_refused_and_never_printed(
     ):
         done = run_join(place, tmp_path, *flags, token=token)
         assert done.returncode == 1
-        assert told in done.stderr
+        assert reported in done.stderr
         assert "0123456789abcdef" not in done.stderr + done.stdout
 
 
 def test_a_join_that_was_killed_finds_its_request_again(plane: ControlPlane, place: Place, tmp_path: Path):
-    """Nobody approves while the controllers stand still."""
+    """No request is approved while the controllers are stopped."""
     token = tmp_path / "token"
     token.write_text(plane.bootstrap_token)
     trust = ("--certificate-authority", str(plane.authority.certificate))

@@ -1,4 +1,4 @@
-"""Pods that were handed in on a machine, as the cluster sees them."""
+"""Pods that were applied on a machine itself, as the cluster sees them."""
 
 import json
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_the_scheduler_counts_what_the_pods_of_a_machine_request(workspace: Work
 def test_a_pod_of_the_cluster_with_the_name_of_a_mirror_does_not_lead_to_the_pod_of_the_machine(
     plane: ControlPlane, workspace: Workspace, node: Node
 ):
-    """It is of somebody else, and never arrives: this node cannot run it."""
+    """It belongs to another user, and is never started: this node cannot run it."""
     share = {"name": "share", "nfs": {"server": "nowhere.invalid", "path": "/"}}
     name = f"local-{node.name}"
     workspace.apply(pod(name, *SLEEP, volumes=[share], nodeName=node.name))

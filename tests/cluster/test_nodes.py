@@ -73,6 +73,6 @@ def test_a_node_that_was_rebooted_says_so(plane: ControlPlane, make_node: MakeNo
             about = f"--field-selector=involvedObject.name={node.name},reason=Rebooted"
             return plane.get("events", "--namespace=default", about)["items"]
 
-        (told,) = eventually(event)
-        assert info["bootID"] in told["message"]
+        (reported,) = eventually(event)
+        assert info["bootID"] in reported["message"]
         assert node_object(plane, node)["status"]["nodeInfo"]["bootID"] == info["bootID"]

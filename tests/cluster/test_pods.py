@@ -37,7 +37,7 @@ def test_a_job_of_three_pods_completes(workspace: Workspace, nodes: list[Node]):
     assert {one["status"]["phase"] for one in workspace.pods()} == {"Succeeded"}
 
 
-def test_a_container_that_fails_is_restarted_and_its_end_is_told(workspace: Workspace, nodes: list[Node]):
+def test_a_container_that_fails_is_restarted_and_its_end_is_reported(workspace: Workspace, nodes: list[Node]):
     workspace.apply(pod("fails", *shell("echo nothing goes >&2; exit 3")))
     seen = workspace.until("fails", lambda one: restarts(one) >= 1)
     assert seen["status"]["phase"] == "Running"

@@ -1,4 +1,4 @@
-"""Nodes behind a road that cuts, delays, refuses and forgets: whatever is asked of them meanwhile is done once."""
+"""Nodes behind a proxy that cuts, delays, refuses and forgets: every request is still carried out once."""
 
 import os
 import random
@@ -27,7 +27,7 @@ SIZES = ("32Mi", "40Mi", "48Mi")
 
 
 class Story:
-    """What is asked of one node, and what must have become of it after each round."""
+    """The pods and changes of one node, and their expected state after each round."""
 
     def __init__(self, workspace: Workspace, node: Node, proxy: RoughProxy, held: Held, seed: int) -> None:
         self.node = node
@@ -40,7 +40,7 @@ class Story:
         self._jobs: dict[str, int] = {}  # their exit codes
 
     def act(self) -> None:
-        """One round, while the road is rough."""
+        """One round, while the proxy misbehaves."""
         self._round += 1
         chosen = random.Random(f"{self._seed} {self._round}")
         self.proxy.is_rough = True
@@ -91,7 +91,7 @@ class Story:
         self.proxy.is_away = False
 
     def settle(self) -> None:
-        """The road is smooth again, and everything becomes as it should be."""
+        """The proxy works again, and all pods reach their expected state."""
         self.proxy.is_rough = False
         last: list[str] = []
 
@@ -103,8 +103,8 @@ class Story:
             eventually(is_settled, within_seconds=SETTLED_SECONDS)
         except AssertionError:
             log = self.node.agent.log.read_text()[-3000:]
-            told = f"round {self._round} of seed {self._seed} on {self.node.name}: {last}\n{log}"
-            raise AssertionError(told) from None
+            reported = f"round {self._round} of seed {self._seed} on {self.node.name}: {last}\n{log}"
+            raise AssertionError(reported) from None
         self._held.check()
 
     def _unsettled(self) -> list[str]:

@@ -60,7 +60,7 @@ def test_a_pod_gets_the_handler_of_its_class_and_its_overhead_is_counted(workspa
     assert limits[0] - limits[1] == 8 * MIB
 
 
-def test_a_handler_that_the_runtime_does_not_have_is_said(workspace: Workspace, node: Node):
+def test_a_handler_that_the_runtime_does_not_have_is_reported(workspace: Workspace, node: Node):
     container = {"image": TEST, "imagePullPolicy": "Never"}
     workspace.apply(
         pod("lost", *SLEEP, container=container, runtimeClassName="class-absent", nodeName=node.name)

@@ -70,7 +70,7 @@ def test_thirty_pods_outlive_a_lost_node_and_an_agent_that_is_killed(
         eventually(lambda: len(workspace.ready_on(*names)) == REPLICAS, within_seconds=SETTLED_SECONDS)
         workspace.until_rolled_out("web", timeout_seconds=SETTLED_SECONDS)
 
-        # What was on the lost node is ending for as long as nobody says that it has; the node does when it is back.
+        # Pods of the lost node stay terminating until a node reports their end. The node does so when it is back.
         third.start()
         eventually(lambda: len(workspace.pods()) == REPLICAS, within_seconds=SETTLED_SECONDS)
         assert not workspace.uids_on(third.name)

@@ -49,7 +49,7 @@ def test_a_pod_deleted_by_force_while_no_agent_runs_is_ended_by_the_next(
     eventually(lambda: uid not in node.pods())
 
 
-def test_what_ends_while_no_agent_runs_is_told_by_the_next(workspace: Workspace, nodes: list[Node]):
+def test_what_ends_while_no_agent_runs_is_reported_by_the_next(workspace: Workspace, nodes: list[Node]):
     node = nodes[0]
     workspace.apply(
         pod("once", *SLEEP, nodeName=node.name, restartPolicy="Never"),
@@ -107,7 +107,7 @@ def test_what_is_reserved_is_neither_allocatable_nor_within_the_pods_limit(
 def test_memory_is_taken_from_best_effort_first_and_never_from_those_within_their_requests(
     workspace: Workspace, make_node: MakeNode
 ):
-    """Memory eviction by class and by use over the request; the one that goes on growing goes as well."""
+    """Memory eviction by class and by usage over the request. A pod that keeps growing is evicted too."""
     with make_node("ordered", "--eviction-hard=memory.available<64Mi", size=f"{NODE_MIB}Mi,2cpu") as node:
         node.start()
 

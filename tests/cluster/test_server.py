@@ -1,4 +1,4 @@
-"""What kubectl reaches on a node of either runtime through the API server: logs, commands, ports, files, figures."""
+"""kubectl through the API server, on nodes of both runtimes: logs, commands, ports, files, figures."""
 
 import hashlib
 import http.client
@@ -216,7 +216,7 @@ def test_many_sessions_leave_nothing_open(pods: Running):
         left.update(Counter(open_streams(agent.pid)) - before)
         return not left
 
-    eventually(is_closed, told=lambda: f"open are {left}")
+    eventually(is_closed, details=lambda: f"open are {left}")
 
 
 METRIC = re.compile(r"^([a-z_]+)(?:\{(.*)\})? [0-9.e+-]+( \d+)?$")  # name, labels, timestamp
@@ -257,7 +257,7 @@ def test_metrics_server_finds_what_it_reads(pods: Running, plane: ControlPlane):
 
 
 def asked(node: Node, path: str, *, token: str = "", client: tuple[Path, Path] | None = None) -> int:
-    """The status that the node's server answers to somebody on the node's own network; 0 if it answers nothing."""
+    """The HTTP status that the node's server answers to a client on the node's own network; 0 if it does not answer."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # who asks here does not care
@@ -287,7 +287,7 @@ PATHS = (
 )
 
 
-def test_only_whom_the_cluster_allows_it_gets_in(node: Node, plane: ControlPlane, workspace: Workspace):
+def test_only_clients_that_the_cluster_allows_get_in(node: Node, plane: ControlPlane, workspace: Workspace):
     """Rights count from the moment when the cluster gives them."""
     account = f"--serviceaccount={workspace.name}:default"
     token = workspace.kubectl("create", "token", "default").strip()

@@ -1,4 +1,4 @@
-"""A node that is shut down says so, and ends its pods before it goes."""
+"""A node that is shut down reports it, and ends its pods first."""
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.nodes import MakeNode
@@ -60,7 +60,7 @@ def test_the_pods_of_a_deployment_are_elsewhere_after_a_shutdown(
         eventually(are_elsewhere, within_seconds=60)
 
 
-def test_a_shutdown_without_the_api_server_ends_in_time_and_is_told_by_the_next_agent(
+def test_a_shutdown_without_the_api_server_ends_in_time_and_is_reported_by_the_next_agent(
     plane: ControlPlane, workspace: Workspace, make_node: MakeNode
 ):
     with make_node("silent") as node:

@@ -1,7 +1,6 @@
 """Stand-ins for the images of upstream's end-to-end tests, made here: the same programs on a static busybox.
 
-What is not in `_MADE` has no stand-in, and a test that needs it fails because its image cannot be pulled.
-"""
+Images that are not in `_MADE` have no stand-in, and tests that need them fail because the image cannot be pulled."""
 
 import os
 import subprocess

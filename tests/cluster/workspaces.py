@@ -11,7 +11,7 @@ from tests.kernel.waiting import eventually
 
 SOON_SECONDS = 120.0
 SLEEP = ("sleep", "infinity")
-# Of pods that leave a node a second after it is found unreachable, and not after five minutes.
+# Tolerations of pods that leave an unreachable node after a second, not after five minutes.
 IMPATIENT = tuple(
     {
         "key": f"node.kubernetes.io/{reason}",
@@ -88,8 +88,8 @@ class Workspace:
             eventually(does, within_seconds=SOON_SECONDS)
         except AssertionError:
             events = self.kubectl("get", "events")
-            told = f"{kind} {name} is {json.dumps(seen.get('status', seen), indent=1)}\n{events}"
-            raise AssertionError(told) from None
+            reported = f"{kind} {name} is {json.dumps(seen.get('status', seen), indent=1)}\n{events}"
+            raise AssertionError(reported) from None
         return seen
 
     def until_phase(self, name: str, phase: str) -> dict[str, Any]:
@@ -157,13 +157,13 @@ def deployment(name: str, *command: str, replicas: int, **spec: Any) -> dict[str
 
 
 def condition(status_of: dict[str, Any], kind: str) -> str:
-    """Of a pod or another object; empty if it has none of that kind."""
+    """A condition of a pod or another object; empty if it has none of that type."""
     conditions = status_of["status"].get("conditions", ())
     return next((one["status"] for one in conditions if one["type"] == kind), "")
 
 
 def restarts(one: dict[str, Any]) -> int:
-    """Of the pod's first container; 0 if its node has said nothing of it yet."""
+    """The restarts of the pod's first container; 0 if its node has not reported any status yet."""
     statuses = one["status"].get("containerStatuses") or [{"restartCount": 0}]
     return int(statuses[0]["restartCount"])
 

@@ -1,4 +1,4 @@
-"""What several areas share: reading a vector's pod, and comparing maps of quantities."""
+"""Helpers of several areas: reading a vector's pod, and comparing maps of quantities."""
 
 from collections.abc import Mapping
 

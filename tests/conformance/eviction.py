@@ -216,7 +216,7 @@ def read_stats(plain: dict[str, Any] | None) -> PodFigures | None:
 
 
 def read(cls: type, plain: dict[str, Any]) -> Any:
-    """Strictly: a figure we do not read is a figure we do not reckon with."""
+    """Reads a snapshot strictly: an unknown figure is an error, because our decision would not use it."""
     findings = Findings()
     value: Any = decode(cls, plain, findings)
     assert not findings.problems, findings.problems

@@ -1,1 +1,2 @@
-"""What is read from users, clients, disks and the kernel, changed at random: it is refused in a sentence, or read."""
+"""Fuzzing: input from users, clients, disks and the kernel is changed at random. It is read, or refused with a
+sentence."""

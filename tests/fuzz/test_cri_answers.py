@@ -1,4 +1,4 @@
-"""A container runtime that answers anything: it is refused in a sentence, or read, and no container is lost by it."""
+"""A container runtime with arbitrary answers: each is read, or refused with a sentence, and no container is lost."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Manifests, configurations and the kernel's files: what is wrong with them is said, and nothing else happens."""
+"""Manifests, configurations and the kernel's files: every mistake is reported, and nothing else happens."""
 
 from contextlib import suppress
 from pathlib import Path

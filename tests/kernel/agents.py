@@ -116,7 +116,7 @@ class Up:
         return True
 
     def kill(self) -> None:
-        """As nobody should: at once, wherever it is."""
+        """Kills the agent (SIGKILL) at any moment."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -161,7 +161,7 @@ class Up:
     def restarts(self, name: str) -> int:
         """Of its first container."""
         status = self.status(name)
-        assert status.get("containerStatuses"), self.told_of(name)
+        assert status.get("containerStatuses"), self.details_of(name)
         return _restarts(status)
 
     def await_restarts(
@@ -185,7 +185,7 @@ class Up:
             status = self.status(name)
             return status if holds(status) else None
 
-        return eventually(found, within_seconds=within_seconds, told=lambda: self.told_of(name))
+        return eventually(found, within_seconds=within_seconds, details=lambda: self.details_of(name))
 
     def await_phase(self, name: str, phase: str, *, within_seconds: float = READY_SECONDS) -> dict[str, Any]:
         """Its status then."""
@@ -196,11 +196,13 @@ class Up:
     def await_evicted(self, name: str) -> dict[str, Any]:
         """Its status, once the pod has ended. It must have been evicted, and not have ended by itself."""
         status = self.await_phase(name, "Failed")
-        assert status.get("reason") == "Evicted", self.told_of(name)
+        assert status.get("reason") == "Evicted", self.details_of(name)
         return status
 
     def await_gone(self, name: str) -> None:
-        eventually(lambda: not self.pod(name), within_seconds=READY_SECONDS, told=lambda: self.told_of(name))
+        eventually(
+            lambda: not self.pod(name), within_seconds=READY_SECONDS, details=lambda: self.details_of(name)
+        )
 
     def delete_all(self, *, within_seconds: float = READY_SECONDS) -> None:
         """Until no pod is there. One that was leaving may be gone before its turn."""
@@ -210,14 +212,14 @@ class Up:
             except AgentRefused as refusal:
                 if not refusal.is_not_found:
                     raise
-        eventually(lambda: not self.client.pods(), within_seconds=within_seconds, told=self.log_tail)
+        eventually(lambda: not self.client.pods(), within_seconds=within_seconds, details=self.log_tail)
 
     def asked(self, path: str, seconds: float) -> IO[bytes]:
         """The answer to a GET. An agent that hangs is waited for so long."""
         return self.client._asked("GET", path, {}, seconds=seconds)  # noqa: SLF001 no other call has a time limit
 
     def not_ready(self, seconds: float) -> str:
-        """Why the agent says that it is not; empty if it says that it is."""
+        """The reason why the agent is not ready; empty if it is ready."""
         try:
             self.asked("/readyz", seconds).close()
         except AgentRefused as refusal:
@@ -227,8 +229,8 @@ class Up:
     def log_tail(self) -> str:
         return (raw_content(self.log) or b"").decode(errors="replace")[-LOG_TAIL:]
 
-    def told_of(self, name: str) -> str:
-        """What there is to know of a pod that did not do as it should."""
+    def details_of(self, name: str) -> str:
+        """Details of a pod for the message of a failed test."""
         try:
             said = json.dumps(self.pod(name).get("status"))
         except (EvenkeelError, OSError) as error:
@@ -272,7 +274,7 @@ class Up:
                 return len(found) == 1
 
             # The first is made a while after its pod is known, and the one before may be on its way out.
-            eventually(is_one, told=lambda: f"of {container} there are {found}\n{self.told_of(name)}")
+            eventually(is_one, details=lambda: f"of {container} there are {found}\n{self.details_of(name)}")
             (place,) = found
         return Cgroup({key: path / place for key, path in pod.directories.items()})
 
@@ -292,12 +294,12 @@ class Up:
             return f"beside the container of {name} there are {_inhabited(others)}\n{self.log_tail()}"
 
         # What was being made when an agent was killed is removed by the next one, after it has looked.
-        eventually(is_tidy, within_seconds=READY_SECONDS, told=beside)
+        eventually(is_tidy, within_seconds=READY_SECONDS, details=beside)
         return (("main", mine.name), ("", others[0].name))
 
     def supervisor_pid(self) -> int | None:
-        """Its arguments are those of its children, too, that are to be containers. A watch has the same name until it
-        has given itself its own."""
+        """The supervisor's process. Its children have the same arguments until they become containers, and a new watch
+        has the same name until it sets its own."""
         found = {pid: parent_of(pid) for pid, _, program in self._processes() if SUPERVISOR in program}
         return next((pid for pid, parent in found.items() if parent not in found), None)
 
@@ -311,15 +313,15 @@ class Up:
         given it nothing to watch."""
 
         eventually(
-            lambda: not self.not_ready(READY_SECONDS), within_seconds=READY_SECONDS, told=self.log_tail
+            lambda: not self.not_ready(READY_SECONDS), within_seconds=READY_SECONDS, details=self.log_tail
         )
         watch = self.watch_pid()
         assert watch is not None, self.log_tail()
         return watch
 
     def guard_pid(self, *, killed: int = 0) -> int | None:
-        """The watch's child that lets go of pods when the watch is gone; it is so called when it listens. One that was
-        killed has its name until the watch has taken note."""
+        """The guard, a child of the watch. It has its name once it listens. A killed guard keeps the name until the
+        watch has reaped it."""
         watch = self.watch_pid()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -356,14 +358,14 @@ class Up:
         self.check_decisions()
         if self.containerd is not None:
             left = self.containerd.containers(io__evenkeel__state=os.path.realpath(self.state))
-            told = "\n".join(self.containerd.told_of(one) for one in left)
-            assert not left, f"containers left behind: {left}\n{self.log_tail()}\n{told}"
+            reported = "\n".join(self.containerd.details_of(one) for one in left)
+            assert not left, f"containers left behind: {left}\n{self.log_tail()}\n{reported}"
             name = self.root.paths()[0].name
             left = [str(path) for top in named_hierarchies() for path in children(top / name)]
             assert not left, f"cgroups left behind: {', '.join(left)}"
 
     def check_decisions(self) -> None:
-        """Everything that was decided under pressure is decided so again from the journal alone."""
+        """Replays every decision of the journal, and checks that each has the same result."""
         with Journal.read(str(self.state / "journal.db")) as journal:
             others = [again for again in made_again(journal) if again.unreadable or again.differs]
         assert not others, f"{len(others)} decisions differ when replayed, the first is {others[0]}"
@@ -473,5 +475,5 @@ def _command_of(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """One that has ended and waits only for its parent to take note is not; nor one whose number is another's now."""
+    """Whether the process runs. A zombie does not, nor does a process whose PID now belongs to another one."""
     return not is_dead(pid) and (not isinstance(pid, Pid) or _relations(pid)[1] == pid.born)

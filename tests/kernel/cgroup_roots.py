@@ -1,4 +1,4 @@
-"""A cgroup of one's own at the top of every hierarchy: bounded, and gone with everything in it at the end."""
+"""A cgroup for a test at the top of every hierarchy. It is limited, and removed at the end with everything in it."""
 
 import contextlib
 from collections.abc import Iterator

@@ -17,9 +17,9 @@ from evenkeel.api.config import Profile
 from evenkeel.host.kernel_settings import differences, kernel_settings, restore_kernel_settings
 from tests.kernel.cgroup_roots import bounded_root
 from tests.kernel.cgroups import Cgroup, hierarchies, named_hierarchies
+from tests.kernel.failure_reports import pytest_runtest_makereport
 from tests.kernel.live_tree import children
 from tests.kernel.processes import Spawn, spawning
-from tests.kernel.telling import pytest_runtest_makereport
 from tests.machines.containerd import Containerd
 from tests.machines.packages import require_containerd
 from tests.needing import needing
@@ -105,7 +105,7 @@ def is_unfit_for_containers(item: pytest.Item) -> bool:
 
 
 def needs(item: pytest.Item) -> set[str]:
-    """What a test says itself counts in place of what its module says."""
+    """The marks of a test replace those of its module."""
     mark = item.get_closest_marker("cgroup")
     return set(mark.args) if mark else set()
 

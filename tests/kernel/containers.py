@@ -138,7 +138,7 @@ class Containers:
 
 
 def lock_holder(path: Path) -> int:
-    """Of a lock by flock(2); 0 if nobody holds it."""
+    """The PID of the holder of a flock(2) lock; 0 if there is none."""
     inode = path.stat().st_ino
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
@@ -148,7 +148,7 @@ def lock_holder(path: Path) -> int:
 
 
 async def until(probe: Callable[[], T], within_seconds: float = PATIENCE_SECONDS) -> T:
-    """As `eventually`, while the loop goes on."""
+    """As `eventually`, without blocking the event loop."""
     return await asyncio.to_thread(eventually, probe, within_seconds=within_seconds)
 
 

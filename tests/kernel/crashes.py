@@ -37,8 +37,8 @@ class Wanted:
 
 
 class Story:
-    """Each container takes a lock of its own for as long as anything of it lives: a second one at the same time cannot,
-    and says so in a file."""
+    """Each container holds a lock of its own as long as one of its processes lives. A second one at the same time
+    cannot take the lock, and writes that to a file."""
 
     most_processes = -1  # of a pod, if the agent was told (podPidsLimit)
 
@@ -63,7 +63,7 @@ class Story:
         self.random.choice(acts)()
 
     def step_in_files(self) -> None:
-        """What users can do while no agent is there."""
+        """Changes that users can make while no agent runs."""
         files = sorted(name for name, one in self.wanted.items() if one.in_file)
         if files and self.random.random() < 0.5:
             gone = self.wanted.pop(self.random.choice(files))
@@ -136,7 +136,7 @@ class Story:
     # What must hold
 
     def settle(self) -> None:
-        """Until everything is as it should be; the wait is for pods, not for what must never happen."""
+        """Waits until all pods are as they should be."""
         last: list[str] = []
 
         def settled() -> bool:
@@ -146,7 +146,7 @@ class Story:
         eventually(
             settled,
             within_seconds=SETTLE_SECONDS,
-            told=lambda: f"not as it should be: {last}\n{self.up.log_tail()}",
+            details=lambda: f"not as it should be: {last}\n{self.up.log_tail()}",
         )
 
     def _unsettled(self) -> list[str]:
@@ -185,7 +185,7 @@ class Story:
             return not last
 
         eventually(
-            is_as_planned, told=lambda: f"the kernel is not as planned: {last[:5]}\n{self.up.log_tail()}"
+            is_as_planned, details=lambda: f"the kernel is not as planned: {last[:5]}\n{self.up.log_tail()}"
         )
 
     def _not_as_planned(self) -> tuple[object, ...]:
@@ -209,7 +209,7 @@ class Story:
             driver.close()
 
     def end(self) -> None:
-        """Everything is taken away, and nothing is left of it."""
+        """Removes all pods, and checks that nothing of them is left."""
         for name in list(self.wanted):
             gone = self.wanted.pop(name)
             if gone.in_file:

@@ -1,4 +1,4 @@
-"""Pods that use memory, and what an agent under pressure says about them."""
+"""Pods that use memory, and the records of an agent under pressure about them."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def when_told(plain: dict, directory: Path) -> dict:
 
 
 def await_grown(agent: Up, name: str, mib: int) -> None:
-    """Until the pod has what it grows to: who uses nothing is not considered."""
+    """Waits until the pod has all its memory. A pod that uses nothing is not considered for eviction."""
     agent.await_phase(name, "Running")
     container = agent.container(name)
     eventually(lambda: memory_bytes(container) >= mib * MIB, within_seconds=READY_SECONDS)

@@ -1,4 +1,4 @@
-"""What is told of a test that failed: what its agents knew and said, asked while they are still there."""
+"""Reports of failed tests: the pods, logs and output of their agents, read while the agents are still there."""
 
 import json
 from collections.abc import Generator, Iterator
@@ -15,16 +15,16 @@ MOST_OF_PODS, MOST_OF_CONTAINER = 20_000, 500  # characters
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """For a conftest: a report of a failure has a section for each agent that is not closed yet. Those of a test alone
-    are closed after its own report."""
+    """For a conftest: adds a section to the report of a failure for each agent that is not closed yet. Agents of a
+    single test are closed after its report."""
     report = yield
     if report.failed:
-        report.sections += [(f"the agent of {one.state}", told(one)) for one in open_agents]
+        report.sections += [(f"the agent of {one.state}", agent_report(one)) for one in open_agents]
     return report
 
 
-def told(agent: Up) -> str:
-    """The agent's pods, what their containers said last, and what it said itself."""
+def agent_report(agent: Up) -> str:
+    """The agent's pods, the ends of their containers' logs, and the end of its own log."""
     return "\n".join([*_pods(agent), *_containers(agent), "the agent said:", agent.log_tail()])
 
 

@@ -24,7 +24,7 @@ NOBODY = 65534
 
 
 class Killed(Exception):
-    """It ended and told nothing."""
+    """The process ended without an answer."""
 
 
 def inside(
@@ -125,7 +125,7 @@ def _second(spec: FilesystemSpec, act: Callable[[], Any]) -> Any:
 
 
 def _ending(act: Callable[[], Any], writable: int) -> None:
-    """Tells what came of it, and ends this process."""
+    """Sends the result, and ends this process."""
     try:
         answer = {"returned": act()}
     except FilesystemRefused as refused:

@@ -1,8 +1,7 @@
 """Looking at a live tree, in which others make and remove things meanwhile: cgroups, or files of an agent.
 
-What is gone when it is reached is left out, as if the look had come a moment later. `Path.glob`, `rglob` and `iterdir`
-raise FileNotFoundError there, so no test calls them on a cgroup, and none reads what they find below a live agent.
-"""
+An entry that disappears during the walk is left out. `Path.glob`, `rglob` and `iterdir` raise FileNotFoundError there,
+so no test calls them on a cgroup, and none reads what they find below a live agent."""
 
 import errno
 import os
@@ -67,7 +66,7 @@ def raw_content(file: Path) -> bytes | None:
 
 
 def content(file: Path) -> str | None:
-    """What a file says, without the last newline; None if it, or its cgroup, is gone."""
+    """The content of a file without the last newline; None if the file or its cgroup is gone."""
     text = raw_content(file)
     return None if text is None else text.decode().removesuffix("\n")
 

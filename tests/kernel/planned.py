@@ -27,8 +27,9 @@ from tests.kernel.processes import Program, Spawn
 MIB = 1 << 20
 # What the kernel needs to keep track of cgroups; of a machine's memory it is no part of the capacity either.
 KERNEL_MIB = 16
-# How long what a cgroup uses is compared with its limit. While a guest waits for a processor of its host, the time goes
-# on for whoever was at work in it; what that is too much is paid back in the next periods, or after the measurement.
+# How long what a cgroup uses is compared with its limit. While a guest waits for a processor of its host, the kernel
+# charges that time to the process that was running. The surplus is paid back in the next periods, or after the
+# measurement.
 LIMITED_SECONDS = 6.0 if os.environ.get("EVENKEEL_MACHINE") == "host" else 24.0
 
 

@@ -14,7 +14,7 @@ from tests.machines.programs import programs
 
 
 class Program:
-    """A running program that is told lines and answers with lines."""
+    """A running program that reads commands and writes answers, one line each."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -28,7 +28,7 @@ class Program:
         return self._process.poll() is None
 
     def give_way(self) -> None:
-        """Runs when nobody else wants the processor."""
+        """Lets the program run only when no other process wants the processor."""
         os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def tell(self, line: str) -> None:

@@ -61,13 +61,13 @@ def waiting(agent: Up, name: str) -> dict[str, Any]:
 
 
 def await_waiting(agent: Up, name: str, reason: str) -> str:
-    """The message with it: the next try has another one."""
+    """Returns the message too, because the next attempt has another message."""
 
     def found() -> dict[str, Any] | None:
         seen = waiting(agent, name)
         return seen if seen.get("reason") == reason else None
 
-    seen = eventually(found, within_seconds=READY_SECONDS, told=lambda: agent.told_of(name))
+    seen = eventually(found, within_seconds=READY_SECONDS, details=lambda: agent.details_of(name))
     return str(seen.get("message", ""))
 
 

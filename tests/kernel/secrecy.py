@@ -1,5 +1,5 @@
-"""Where a value of a Secret must not be: files of the agent's, logs, arguments of processes, and what is
-shown to a client that has not asked for the Secret itself."""
+"""Checks that a value of a Secret is in no file of the agent, no log, no arguments of a process, and no answer to a
+client that has not asked for the Secret itself."""
 
 import base64
 from pathlib import Path

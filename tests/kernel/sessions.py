@@ -28,7 +28,7 @@ def command(agent: Up, *words: str) -> list[str]:
 
 
 def done(agent: Up, *words: str, said: bytes | None = None) -> "subprocess.CompletedProcess[bytes]":
-    """What a command printed and how it ended, given `said` at its standard input."""
+    """Runs a command with `said` as its standard input. Returns its output and its end."""
     given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if said is None else {"input": said}
     return subprocess.run(
         command(agent, *words), capture_output=True, check=False, timeout=2 * PATIENCE_SECONDS, **given
@@ -60,7 +60,7 @@ class Terminal:
             os.execv(arguments[0], arguments)
 
     def resize(self, columns: int, rows: int) -> None:
-        """As a window that is drawn larger; the kernel sends SIGWINCH."""
+        """Changes the size of the terminal; the kernel sends SIGWINCH."""
         _set_size(self._side, columns, rows)
 
     def await_size(self, columns: int, rows: int) -> None:

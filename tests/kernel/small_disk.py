@@ -37,7 +37,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     try:
         yield mount
     finally:
-        # Who keeps the containers ends a moment after the last of them.
+        # The supervisor ends a moment after its last container.
         command = ["umount", "--recursive", str(mount)]
         eventually(lambda: subprocess.run(command, check=False, capture_output=True).returncode == 0)
 

@@ -35,7 +35,7 @@ def test_pods_of_a_directory_run_and_follow_it(up: MakeUp):
 
 
 @pytest.mark.req("A17")
-def test_an_exit_is_told_with_code_signal_and_reason(up: MakeUp):
+def test_an_exit_is_reported_with_code_signal_and_reason(up: MakeUp):
     agent = up()
     agent.start()
     agent.apply(
@@ -152,13 +152,13 @@ def test_an_oom_kill_takes_the_container_is_recorded_and_retried(up: MakeUp):
 
     eventually(killed, within_seconds=120)
 
-    def told() -> list[dict]:
+    def reported() -> list[dict]:
         events = agent.client.lines("/events", pod="default/eater")
         return [one for one in events if one["reason"] == "OOMKilling"]
 
     if os.access("/dev/kmsg", os.R_OK):
         # The kernel's log is heard beside the end of the container, and not always before it.
-        assert eventually(told)[0]["figures"]["pid"] > 0
+        assert eventually(reported)[0]["figures"]["pid"] > 0
 
 
 def test_a_container_called_like_a_kernel_file_runs_beside_others_and_leaves_no_cgroup(up: MakeUp):

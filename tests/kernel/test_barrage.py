@@ -145,7 +145,7 @@ def test_pods_that_fork_log_and_stay_without_end_are_bounded_and_end_when_told(u
 
 @pytest.mark.processes_only("about files, not about what runs")
 @pytest.mark.cgroup("v1", "v2")
-def test_whatever_lies_among_the_manifests_is_told_and_the_good_pods_run_on(up: MakeUp):
+def test_whatever_lies_among_the_manifests_is_reported_and_the_good_pods_run_on(up: MakeUp):
     agent = up()
     agent.write("good.json", _list(pod("good", SLEEP)))
     agent.start()
@@ -174,7 +174,7 @@ def test_whatever_lies_among_the_manifests_is_told_and_the_good_pods_run_on(up: 
 
 @pytest.mark.processes_only("about clients, not about what runs")
 @pytest.mark.cgroup("v1", "v2")
-def test_hostile_clients_keep_nobody_waiting_and_change_nothing(up: MakeUp):
+def test_hostile_clients_delay_no_other_client_and_change_nothing(up: MakeUp):
     agent = up()
     agent.start()
     agent.apply(pod("good", SLEEP))
@@ -246,8 +246,8 @@ def _alias_bomb() -> bytes:
 
 def _untold(agent: Up, names: list[str]) -> list[str]:
     time.sleep(0.2)  # the agent has better things to do than to answer all the time
-    told = [one["message"] for one in agent.client.lines("/events") if one["reason"] == "ManifestProblem"]
-    return [name for name in names if not any(f"{agent.manifests}/{name}" in message for message in told)]
+    reported = [one["message"] for one in agent.client.lines("/events") if one["reason"] == "ManifestProblem"]
+    return [name for name in names if not any(f"{agent.manifests}/{name}" in message for message in reported)]
 
 
 def _fitting(name: str) -> dict[str, Any]:

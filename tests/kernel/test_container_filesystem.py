@@ -493,7 +493,7 @@ def test_an_image_with_a_symlink_in_place_of_its_network_configuration_has_a_fil
     assert os.readlink(image / "etc/resolv.conf") == leads_to
 
 
-def test_nobody_gets_out_of_an_image(image: Path, place: Place) -> None:
+def test_no_process_gets_out_of_an_image(image: Path, place: Place) -> None:
     def act() -> object:
         os.mkdir("/jail")
         here = os.open("/", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Volumes in memory: how large they are, who pays, and that nothing of them stays; and what resists removal."""
+"""Volumes in memory: their size, the cgroup that is charged, and their removal, also of files that resist it."""
 
 import fcntl
 import os

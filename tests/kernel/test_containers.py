@@ -233,7 +233,8 @@ def test_memory_in_volumes_of_an_evicted_pod_is_back_before_the_runtime_has_remo
 
 @pytest.mark.req("A24")
 def test_starts_that_a_slow_runtime_has_begun_are_waited_for_and_not_done_again(up: MakeUp, tmp_path: Path):
-    """It stands still, for longer than most calls may take, when it has made some of the sandboxes and containers."""
+    """The runtime is stopped for longer than most calls may take, when it has made some of the sandboxes and
+    containers."""
     agent = up()
     containerd = agent.containerd
     assert containerd is not None

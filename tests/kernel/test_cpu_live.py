@@ -1,5 +1,5 @@
 """CPU as live policies of the agent: fair sharing, cores of one's own and burst follow pods as they come, go and
-change; a pod that does not get what it requested has those who stand in its way evicted."""
+change; if a pod does not get its request, pods that use too much are evicted."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_burst_is_set_on_what_is_limited_and_follows_a_resize(up: MakeUp):
 
 
 @pytest.mark.req("A22", "E14")
-def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: MakeUp):
+def test_pods_that_keep_another_from_its_cpu_request_are_lowered_then_evicted(up: MakeUp):
     """The planned weights deliver what is requested. Here somebody else gives BestEffort pods all the weight there is,
     again and again, so that only the policy is left to help."""
     agent = up(
@@ -148,7 +148,7 @@ def test_who_keeps_a_pod_from_the_cpu_it_requested_is_lowered_then_evicted(up: M
         agent.cgroup("besteffort").write(file, most)
         return False
 
-    eventually(starve, within_seconds=READY_SECONDS, told=lambda: agent.told_of("greedy"))
+    eventually(starve, within_seconds=READY_SECONDS, details=lambda: agent.details_of("greedy"))
     status = agent.await_evicted("greedy")
     assert "default/starved received" in status["message"]
     assert "default/greedy (BestEffort, priority 0) uses" in status["message"]

@@ -1,4 +1,4 @@
-"""What the documents promise of processors: shares by request, limits, fair sharing, cores of one's own, burst.
+"""The documents' promises about CPU: shares by request, limits, fair sharing, exclusive cores, burst.
 
 What is asserted are proportions of the processor time that the kernel says cgroups had. They hold however busy the
 machine is otherwise; a busy machine only takes longer to hand out as much time as they are measured over.
@@ -110,7 +110,7 @@ def test_pods_of_different_classes_split_a_processor_by_request_and_best_effort_
         pod("burstable", c="{requests: {cpu: 300m}}"),
         pod("scavenger", c="{}"),
     )
-    # Who has more processes has no more of the processor for it.
+    # A pod with more processes gets no more of the processor.
     programs = []
     for name in ("scavenger/c", "scavenger/c", "scavenger/c", "promised/c", "burstable/c"):
         programs.append(node.start(name, "spin"))

@@ -1,5 +1,5 @@
-"""CronJobs and Jobs on a real kernel: a time that was missed is made up for once, what a running Job means to the next
-one, and that an eviction is no failure."""
+"""CronJobs and Jobs on a real kernel: a missed time is made up for once, a running Job may delay the next one, and an
+eviction is no failure."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -103,27 +103,27 @@ def verdict(process: subprocess.Popen[str]) -> str:
 @pytest.mark.req("A25", "A5", "A17")
 def test_guaranteed_pods_survive_a_barrage_of_best_effort_ones(demos: Demos):
     with demo("guaranteed", demos) as process:
-        told = verdict(process)
-    assert "2 of 2 Guaranteed pods run, never restarted" in told
-    assert "6 of 6 BestEffort pods were OOM-killed and evicted" in told
+        reported = verdict(process)
+    assert "2 of 2 Guaranteed pods run, never restarted" in reported
+    assert "6 of 6 BestEffort pods were OOM-killed and evicted" in reported
 
 
 @pytest.mark.req("A25", "A16", "A17")
 def test_a_node_full_of_best_effort_pods_is_emptied_by_arriving_guaranteed_ones(demos: Demos):
     with demo("besteffort", demos) as process:
-        told = verdict(process)
-    assert "3 of 3 Guaranteed pods have" in told
-    assert "5 of 5 BestEffort pods were OOM-killed and evicted" in told
+        reported = verdict(process)
+    assert "3 of 3 Guaranteed pods have" in reported
+    assert "5 of 5 BestEffort pods were OOM-killed and evicted" in reported
     runtime = "supervisor" if demos.containerd is None else "container runtime"
-    assert f"agent and {runtime} are unharmed" in told
+    assert f"agent and {runtime} are unharmed" in reported
 
 
 @pytest.mark.req("A25", "A4", "A11")
-def test_who_requests_no_cpu_has_all_of_it_alone_and_a_sliver_beside_one_who_does(demos: Demos):
+def test_a_pod_without_a_cpu_request_has_all_of_it_alone_and_a_sliver_beside_one_with_a_request(demos: Demos):
     with demo("cpu", demos) as process:
-        told = verdict(process)
-    found = re.search(r"beside one with a request ([\d.]+) % against ([\d.]+) %", told)
-    assert found is not None, told
+        reported = verdict(process)
+    found = re.search(r"beside one with a request ([\d.]+) % against ([\d.]+) %", reported)
+    assert found is not None, reported
     squeezed, requester = map(float, found.groups())
     assert squeezed < requester / 10
 

@@ -39,7 +39,7 @@ INODES = "i=0; while true; do true > $i || sleep 1; i=$((i+1)); done"
 
 
 def await_written(agent: Up, name: str, size_bytes: int, file: str = "some") -> Path:
-    """Until the pod has written its file: who uses nothing is not considered."""
+    """Waits until the pod has written its file. A pod that uses nothing is not considered for eviction."""
     agent.await_phase(name, "Running")
     path = agent.state / "pods" / agent.pod(name)["metadata"]["uid"] / "volumes" / "scratch" / file
     eventually(lambda: path.exists() and path.stat().st_size >= size_bytes, within_seconds=READY_SECONDS)
@@ -47,7 +47,7 @@ def await_written(agent: Up, name: str, size_bytes: int, file: str = "some") -> 
 
 
 @pytest.mark.req("B12", "B16", "E14")
-def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
+def test_the_pod_that_fills_the_disk_is_evicted_and_no_other(small: Path, up: MakeUp):
     agent = on(up(*FLAGS), small)
     agent.start()
     agent.apply(
@@ -81,7 +81,7 @@ def test_who_fills_the_disk_goes_and_nobody_else(small: Path, up: MakeUp):
 
 
 @pytest.mark.req("B12", "B16")
-def test_who_uses_up_the_inodes_goes_and_nobody_else(small: Path, up: MakeUp):
+def test_the_pod_that_uses_up_the_inodes_is_evicted_and_no_other(small: Path, up: MakeUp):
     agent = on(up(*FLAGS), small)
     agent.start()
     agent.apply(writer("quiet", "echo data > kept; exec sleep 1000"), pod("idle", SLEEP))
@@ -96,7 +96,7 @@ def test_who_uses_up_the_inodes_goes_and_nobody_else(small: Path, up: MakeUp):
 
 
 @pytest.mark.req("B12")
-def test_a_file_that_was_removed_and_is_still_open_counts_for_who_holds_it(small: Path, up: MakeUp):
+def test_a_removed_file_that_is_still_open_counts_for_the_pod_that_holds_it(small: Path, up: MakeUp):
     agent = on(up(*FLAGS), small)
     agent.start()
     agent.apply(writer("modest", "dd if=/dev/zero of=some bs=1M count=8 2>/dev/null; exec sleep 1000"))
@@ -136,7 +136,7 @@ def test_limits_on_storage_are_held_by_eviction(small: Path, up: MakeUp):
 
 
 @pytest.mark.req("B12")
-def test_logs_count_and_what_dead_pods_left_is_collected_before_anybody_goes(small: Path, up: MakeUp):
+def test_logs_count_and_remains_of_dead_pods_are_collected_before_a_pod_is_evicted(small: Path, up: MakeUp):
     agent = on(up(*FLAGS, "--container-log-max-size=32Mi"), small)
     agent.start()
     talk = f"yes {'x' * 200} | head -c 24000000"

@@ -156,7 +156,7 @@ def test_a_quota_falls_below_that_of_a_cgroup_that_was_just_removed(
         assert placed(cgroup_root, pod).read("cpu.cfs_quota_us") == "20000"
 
 
-def test_a_cpuset_without_cpus_takes_no_process_and_that_is_said(
+def test_a_cpuset_without_cpus_takes_no_process_and_that_is_reported(
     driver: CgroupfsDriver, cgroup_root: Cgroup, path: str, spawn: Spawn
 ):
     pod = path.rpartition("/")[0]

@@ -71,7 +71,7 @@ def test_controllers_that_somebody_took_away_are_handed_on_again(
 
 
 @pytest.mark.req("E7")
-def test_a_cgroup_with_processes_cannot_hand_on_controllers_and_that_is_said(
+def test_a_cgroup_with_processes_cannot_hand_on_controllers_and_that_is_reported(
     driver: CgroupfsDriver, cgroup_root: Cgroup, path: str, spawn: Spawn
 ):
     pod = path.rpartition("/")[0]

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.cgroup("v1", "v2"), pytest.mark.whole_kernel("a race f
 
 
 @pytest.mark.req("A15", "A20", "B8", "E1", "E2", "E14")
-def test_the_pod_above_its_request_goes_and_the_one_within_stays(up: MakeUp):
+def test_the_pod_above_its_request_is_evicted_and_the_one_within_stays(up: MakeUp):
     agent = up(*FLAGS)
     agent.start()
     agent.await_watch()
@@ -116,7 +116,7 @@ def test_an_eviction_that_was_noted_is_known_after_the_agent_was_killed(up: Make
 
 
 @pytest.mark.req("A20")
-def test_a_pod_goes_whole_with_all_its_containers_and_processes(up: MakeUp, tmp_path: Path):
+def test_a_pod_is_evicted_as_a_whole_with_all_its_containers_and_processes(up: MakeUp, tmp_path: Path):
     # Alone on the node it would wait at its memory.high before the threshold is reached, for most of a minute.
     agent = up(*FLAGS, "--memory-throttling-factor=1")
     agent.start()

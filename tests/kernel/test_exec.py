@@ -125,7 +125,7 @@ def test_a_client_that_is_killed_takes_its_command_with_it(up: MakeUp):
         eventually(lambda: not sleepers(agent))
 
 
-def test_output_that_nobody_reads_costs_the_agent_no_memory_and_nobody_else_waits(up: MakeUp):
+def test_output_that_no_client_reads_costs_the_agent_no_memory_and_no_other_client_waits(up: MakeUp):
     agent = running(up)
     with begun(agent, "exec", "web", "--", "cat", "/dev/zero") as client:
         assert client.stdout is not None
@@ -162,7 +162,7 @@ def test_a_command_ends_whose_agent_was_killed_before_it_knew_its_process(up: Ma
 
 
 @pytest.mark.processes_only("containers have no supervisor")
-def test_when_the_supervisor_is_killed_its_commands_end_and_the_client_is_told(up: MakeUp):
+def test_when_the_supervisor_is_killed_its_commands_end_and_the_client_gets_a_message(up: MakeUp):
     agent = running(up)
     sleeping = f"sleep {MARK} & echo begun; sleep {MARK}; sleep {MARK}"
     with begun(agent, "exec", "web", "--", "sh", "-c", sleeping, stderr=subprocess.PIPE) as client:
@@ -172,9 +172,9 @@ def test_when_the_supervisor_is_killed_its_commands_end_and_the_client_is_told(u
         supervisor = agent.supervisor_pid()
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
-        _, told = client.communicate(timeout=60)
+        _, reported = client.communicate(timeout=60)
         assert client.returncode == 1
-        assert b"the supervisor of containers went away" in told
+        assert b"the supervisor of containers went away" in reported
         eventually(lambda: not sleepers(agent))
     eventually(lambda: done(agent, "exec", "web", "--", "echo", "again").stdout == b"again\n")
 

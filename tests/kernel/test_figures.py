@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cgroup("v1", "v2")
 
 @pytest.mark.req("B11", "E17")
 @pytest.mark.whole_kernel("PSI")
-def test_what_a_container_uses_is_told_with_what_the_kernel_has(up: MakeUp):
+def test_what_a_container_uses_is_reported_with_what_the_kernel_has(up: MakeUp):
     agent = up()
     agent.start()
     amounts = {"requests": {"memory": "16Mi", "cpu": "100m"}, "limits": {"memory": "96Mi"}}
@@ -26,13 +26,15 @@ def test_what_a_container_uses_is_told_with_what_the_kernel_has(up: MakeUp):
     agent.apply(pod("grows", grows, container={"resources": amounts}))
     agent.await_phase("grows", "Running")
 
-    def told():
+    def reported():
         pods = agent.client.get("/stats/summary")["pods"]
-        containers = [one for told in pods for one in told["containers"] if told["podRef"]["name"] == "grows"]
+        containers = [
+            one for of_pod in pods for one in of_pod["containers"] if of_pod["podRef"]["name"] == "grows"
+        ]
         return next((one for one in containers if one["memory"]["rssBytes"] >= 48 * MIB), None)
 
     # With less in its processes it is not done; the kernel's own memory would fill the working set before.
-    container = eventually(told)
+    container = eventually(reported)
     assert container["memory"]["workingSetBytes"] >= 48 * MIB
     assert container["memory"]["availableBytes"] <= 48 * MIB
     assert container["cpu"]["usageCoreNanoSeconds"] > 0
@@ -58,13 +60,13 @@ def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: M
     agent = up()
     agent.start()
 
-    def told() -> dict[str, dict[str, dict[str, int]]]:
+    def reported() -> dict[str, dict[str, dict[str, int]]]:
         node = agent.client.get("/stats/summary")["node"]
         return {"node": node, **{one["name"]: one for one in node["systemContainers"]}}
 
     def as_measured() -> dict[str, dict[str, dict[str, int]]] | None:
         """One that has just been started grows, and what is told of it is some moments old."""
-        found = told()
+        found = reported()
         if "runtime" not in found:
             return None
         resident = _resident_bytes(_runtime_pid(agent))
@@ -81,7 +83,7 @@ def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: M
     supervisor = _runtime_pid(agent)
     os.kill(supervisor, signal.SIGKILL)
     eventually(lambda: _runtime_pid(agent) not in (0, supervisor))
-    again = eventually(lambda: found if "runtime" in (found := told()) else None)
+    again = eventually(lambda: found if "runtime" in (found := reported()) else None)
     before, after = (one["kubelet"]["cpu"]["usageCoreNanoSeconds"] for one in (figures, again))
     assert before <= after, "the agent's time does not go back"
 

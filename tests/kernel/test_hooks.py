@@ -69,7 +69,7 @@ def test_a_post_start_hook_holds_back_the_next_container(up: MakeUp, tmp_path: P
     eventually(lambda: all(one["ready"] for one in agent.status("web")["containerStatuses"]))
 
 
-def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(up: MakeUp):
+def test_a_limit_that_is_not_set_is_what_the_node_can_give(up: MakeUp):
     agent = up()
     agent.start()
     reference = {"resourceFieldRef": {"resource": "limits.memory", "containerName": "main"}}
@@ -79,14 +79,15 @@ def test_a_limit_that_nobody_has_set_is_what_the_node_can_give(up: MakeUp):
         "env": [{"name": "LIMIT", "valueFrom": reference}],
         "volumeMounts": [{"name": "about", "mountPath": "/about"}],
     }
-    told = ["sh", "-c", "echo $LIMIT; cat /about/limit"]
-    agent.apply(pod("web", told, container=container, volumes=volumes, restartPolicy="Never"))
+    reported = ["sh", "-c", "echo $LIMIT; cat /about/limit"]
+    agent.apply(pod("web", reported, container=container, volumes=volumes, restartPolicy="Never"))
     agent.await_phase("web", "Succeeded")
     node = json.loads(agent.cli("get", "node", "-o", "json"))
     expected = Quantity.parse(node["status"]["allocatable"]["memory"]).value
     # A container runtime may know of the end before it has written the last line.
     eventually(
-        lambda: agent.cli("logs", "web") == f"{expected}\n{expected}", told=lambda: agent.cli("logs", "web")
+        lambda: agent.cli("logs", "web") == f"{expected}\n{expected}",
+        details=lambda: agent.cli("logs", "web"),
     )
 
 
@@ -102,12 +103,14 @@ def test_a_pod_has_the_names_and_nameservers_that_it_asks_for(up: MakeUp):
     }
     fields = {"POD": "status.podIP", "HOST": "status.hostIP", "ACCOUNT": "spec.serviceAccountName"}
     env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
-    told = 'grep database /etc/hosts; cat /etc/resolv.conf; echo $ACCOUNT; test -n "$POD" && test -n "$HOST"'
-    agent.apply(pod("web", ["sh", "-c", told], container={"env": env}, **spec))
+    reported = (
+        'grep database /etc/hosts; cat /etc/resolv.conf; echo $ACCOUNT; test -n "$POD" && test -n "$HOST"'
+    )
+    agent.apply(pod("web", ["sh", "-c", reported], container={"env": env}, **spec))
     agent.await_phase("web", "Succeeded")
     said = "10.1.2.3\tdatabase.example\nnameserver 10.0.0.53\nsearch shop.example\ndefault\n"
     # A container runtime may know of the end before it has written the last line.
-    eventually(lambda: agent.cli("logs", "web") == said, told=lambda: agent.cli("logs", "web"))
+    eventually(lambda: agent.cli("logs", "web") == said, details=lambda: agent.cli("logs", "web"))
 
 
 def test_an_exit_code_restarts_all_containers_with_their_volumes(up: MakeUp):
@@ -143,5 +146,5 @@ def test_an_exit_code_restarts_all_containers_with_their_volumes(up: MakeUp):
         ).stdout.split()
 
     # A container runs a moment before its shell has written.
-    eventually(lambda: kept() == [b"init", b"init", b"other", b"other"], told=lambda: str(kept()))
+    eventually(lambda: kept() == [b"init", b"init", b"other", b"other"], details=lambda: str(kept()))
     assert "all containers restart" in agent.cli("events", "again")

@@ -1,4 +1,4 @@
-"""Huge pages on a real kernel: limits on every level, and who asks for more gets none."""
+"""Huge pages on a real kernel: limits on every level, and no page above them."""
 
 from collections.abc import Iterator
 from pathlib import Path

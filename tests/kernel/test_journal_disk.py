@@ -13,7 +13,7 @@ from evenkeel.policy.lifecycle.pod_state import PodState
 from tests.kernel.small_disk import fill
 from tests.machines import Unavailable
 from tests.machines.packages import require
-from tests.models.journal_records import named, told
+from tests.models.journal_records import named, some_event
 from tests.needing import needing
 
 SIZE_MIB = 4
@@ -63,7 +63,7 @@ def save_until_it_fails(journal: Journal) -> tuple[int, JournalError]:
     raise AssertionError("it is never full")
 
 
-def test_a_disk_that_becomes_full_is_told_of_and_nothing_is_lost(small: Path):
+def test_a_disk_that_becomes_full_is_reported_and_nothing_is_lost(small: Path):
     path = str(small / "journal.db")
     with Journal.open(path) as journal:
         journal.save(named("first", order=-1))
@@ -74,7 +74,7 @@ def test_a_disk_that_becomes_full_is_told_of_and_nothing_is_lost(small: Path):
         assert len(journal.pods()) == number + 1
         filler.unlink()
         journal.save(named(f"filler-{number}", order=number, source="x" * 2000))
-        journal.record_event(told("there is room again"))
+        journal.record_event(some_event("there is room again"))
     with Journal.open(path) as journal:
         assert len(journal.pods()) == number + 2
         assert journal.pods()[0] == named("first", order=-1)
@@ -124,7 +124,7 @@ def test_no_journal_can_be_made_on_a_full_disk_and_the_sentence_says_so(small: P
         journal.save(named("a"))
 
 
-def test_a_file_system_that_becomes_read_only_is_told_of_and_passes(small: Path):
+def test_a_file_system_that_becomes_read_only_is_reported_and_passes(small: Path):
     path = str(small / "journal.db")
     with Journal.open(path) as journal:
         journal.save(named("a"))

@@ -14,8 +14,8 @@ LIMITED = {"resources": {"limits": {"memory": "64Mi"}, "requests": {"memory": "1
 
 
 def repairs(agent: Up, *words: str) -> list[str]:
-    told = [f"{one['reason']} {one['message']}" for one in agent.client.lines("/events")]
-    return [line for line in told if all(word in line for word in words)]
+    reported = [f"{one['reason']} {one['message']}" for one in agent.client.lines("/events")]
+    return [line for line in reported if all(word in line for word in words)]
 
 
 @pytest.mark.req("E9")

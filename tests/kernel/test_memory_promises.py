@@ -1,4 +1,4 @@
-"""What the documents promise of memory: requests are protected, limits hold, throttling comes before the limit."""
+"""The documents' promises about memory: requests are protected, limits hold, throttling comes before the limit."""
 
 import os
 import signal
@@ -302,7 +302,7 @@ def test_containers_with_a_guarantee_are_kept_from_swap_where_it_may_be_on(make_
 @pytest.mark.cgroup("v2")
 @pytest.mark.req("A18")
 @pytest.mark.usefixtures("swap")
-def test_with_swap_on_best_effort_is_swapped_out_and_who_has_a_guarantee_is_not(make_node: MakeNode):
+def test_with_swap_on_best_effort_is_swapped_out_and_guaranteed_memory_is_not(make_node: MakeNode):
     # Without MemoryQoS: memory.min would keep swap away as well, but only within the request.
     node = make_node(memory_mib=64, fail_swap_on=False, feature_gates={"MemoryQoS": False})
     node.apply(pod("burstable", c="{requests: {memory: 8Mi}}"), pod("scavenger", c="{}"))

@@ -58,10 +58,10 @@ def test_raise_moves_the_mark_towards_the_limit_and_keeps_it_over_a_restart(up: 
     assert raised == "max" or int(raised) > HIGH_MIB * MIB
     status = agent.status("allocator")["containerStatuses"][0]
     assert (status.get("restartCount", 0), agent.phase("allocator")) == (0, "Running")
-    told = stalls(agent)
-    assert told[0]["figures"]["high_bytes"] == HIGH_MIB * MIB
-    assert "it stalls at memory.high" in told[0]["message"]
-    assert "towards 64Mi" in told[0]["message"]
+    reported = stalls(agent)
+    assert reported[0]["figures"]["high_bytes"] == HIGH_MIB * MIB
+    assert "it stalls at memory.high" in reported[0]["message"]
+    assert "towards 64Mi" in reported[0]["message"]
     agent.kill()
     agent.start()
     agent.await_phase("allocator", "Running")
@@ -69,7 +69,7 @@ def test_raise_moves_the_mark_towards_the_limit_and_keeps_it_over_a_restart(up: 
     reasons = [one["reason"] for one in agent.client.lines("/events", most="1000")]
     assert "DriftRepaired" not in reasons
     with Journal.read(str(agent.state / "journal.db")) as journal:
-        assert len(list(journal.decisions(STALL_KIND))) == len(told)
+        assert len(list(journal.decisions(STALL_KIND))) == len(reported)
 
 
 def test_kill_ends_the_container_and_its_restart_policy_says_what_follows(up: MakeUp):
@@ -80,8 +80,8 @@ def test_kill_ends_the_container_and_its_restart_policy_says_what_follows(up: Ma
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "Error")
     assert "it stalls at memory.high" in ended["message"]
-    (told,) = stalls(agent)
-    assert told["figures"]["answer"] == "kill"
+    (reported,) = stalls(agent)
+    assert reported["figures"]["answer"] == "kill"
 
 
 def test_report_tells_once_and_leaves_it_where_it_is(up: MakeUp):

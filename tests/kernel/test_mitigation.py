@@ -1,5 +1,5 @@
-"""Mitigations on a real kernel: memory is reclaimed, pods are frozen or throttled. And no pod stays frozen or
-throttled, whatever became of the agent and the watch."""
+"""Mitigations on a real kernel: memory is reclaimed, pods are frozen or throttled. No pod stays frozen or throttled,
+whatever happens to the agent and the watch."""
 
 import os
 import signal
@@ -192,7 +192,7 @@ def started_sleeper(agent: Up) -> Cgroup:
 
 
 def freeze(agent: Up, place: Cgroup) -> None:
-    """As a watch does, of which the guard was not told."""
+    """Freezes the pod as a watch does, without its guard."""
     driver = making_drivers(agent.root)()
     try:
         driver.freeze(place.path_in_hierarchy(agent.root), frozen=True)
@@ -263,7 +263,7 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     leaving["spec"]["terminationGracePeriodSeconds"] = 600
     within = grow("within", "anon", 16, request_mib=64)
     greedy = grow("greedy", "anon", 64, request_mib=32)
-    # Who goes is the first in rank: one that has more is let in when that one goes already.
+    # The first in rank is evicted. A pod that uses more is admitted only when that one is already ending.
     agent.apply(leaving, within)
     eventually(lambda: "Evicted" in reasons(agent, "leaving"), within_seconds=120)
     agent.apply(greedy)
@@ -272,7 +272,7 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     assert abs(high - memory_bytes(place)) < 80 * MIB
     assert high > 32 * MIB
     assert of_pod(agent, "within").read("memory.high").strip() == "max"
-    eventually(lambda: "Throttled" in reasons(agent, "greedy"))  # it is told when it is done
+    eventually(lambda: "Throttled" in reasons(agent, "greedy"))  # it is recorded afterwards
     # The pass that repairs drift keeps it: it puts right what somebody else does, and this is not that.
     sibling = of_pod(agent, "within")
     sibling.write("cpu.weight", 77)
@@ -294,7 +294,7 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     eventually(lambda: not is_alive(guard))
     place.write("memory.high", high)  # as if that had been killed as well
     end.write_text("")
-    agent.start("--eviction-soft=memory.available<1Mi")  # nobody else is to go
+    agent.start("--eviction-soft=memory.available<1Mi")  # no other pod may be evicted
     assert place.read("memory.high").strip() == "max"
 
 

@@ -1,4 +1,4 @@
-"""mountPropagation with a real container runtime: who sees a mount that the host makes later."""
+"""mountPropagation with a real container runtime: which containers see a mount that the host makes later."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -113,7 +113,7 @@ def test_crossing_a_threshold_is_told_upwards_and_downwards(cgroup_root: Cgroup,
 
 
 @pytest.mark.cgroup("v1")
-def test_a_threshold_that_was_crossed_before_it_was_watched_is_told(cgroup_root: Cgroup, spawn: Spawn):
+def test_a_threshold_that_was_crossed_before_it_was_watched_is_reported(cgroup_root: Cgroup, spawn: Spawn):
     place = cgroup_root.child("place")
     spawn("memory", cgroup=place).ask(f"allocate {32 * MIB}")
 
@@ -187,7 +187,7 @@ def test_a_removed_cgroup_ends_its_usage_threshold(cgroup_root: Cgroup):
 
 
 @pytest.mark.cgroup("v2")
-def test_memory_events_are_told_and_add_up_to_the_kernels_counters(cgroup_root: Cgroup, spawn: Spawn):
+def test_memory_events_are_reported_and_add_up_to_the_kernels_counters(cgroup_root: Cgroup, spawn: Spawn):
     pod = cgroup_root.child("pod")
     place = pod.child("place")
     limit(place, 16 * MIB)
@@ -201,7 +201,7 @@ def test_memory_events_are_told_and_add_up_to_the_kernels_counters(cgroup_root: 
 
     counters = ("low", "high", "max", "oom", "oom_kill", "oom_group_kill")
 
-    def told(events: list[Event], path: str) -> dict[str, int]:
+    def reported(events: list[Event], path: str) -> dict[str, int]:
         of_path = [event for event in of(MemoryEvents, events) if event.path == path]
         return {counter: sum(getattr(event, counter) for event in of_path) for counter in counters}
 
@@ -218,7 +218,7 @@ def test_memory_events_are_told_and_add_up_to_the_kernels_counters(cgroup_root: 
             events = await heard(
                 stream,
                 lambda events: all(
-                    told(events, path)[counter] >= added[counter]
+                    reported(events, path)[counter] >= added[counter]
                     for path in ("place", "pod")
                     for counter in counters
                 ),
@@ -226,13 +226,13 @@ def test_memory_events_are_told_and_add_up_to_the_kernels_counters(cgroup_root: 
             return added, events + await quiet(stream)
 
     added, events = asyncio.run(job())
-    assert told(events, "place") == added
-    assert told(events, "pod") == added
+    assert reported(events, "place") == added
+    assert reported(events, "pod") == added
     assert added["oom_kill"] == 3
 
 
 @pytest.mark.cgroup("v2")
-def test_a_cgroup_killed_as_a_whole_is_told_as_one(cgroup_root: Cgroup, spawn: Spawn):
+def test_a_cgroup_killed_as_a_whole_is_reported_as_one(cgroup_root: Cgroup, spawn: Spawn):
     place = cgroup_root.child("place")
     limit(place, 16 * MIB)
     place.write("memory.oom.group", 1)
@@ -293,7 +293,9 @@ def test_a_removed_cgroup_ends_its_subscription_and_its_successor_has_one_of_its
 
 
 @pytest.mark.cgroup("v2")
-def test_memory_pressure_at_a_limit_is_told_by_the_kernel(cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path):
+def test_memory_pressure_at_a_limit_is_reported_by_the_kernel(
+    cgroup_root: Cgroup, spawn: Spawn, tmp_path: Path
+):
     place = cgroup_root.child("place")
     place.write("memory.high", 8 * MIB)
     trigger = Trigger(Resource.MEMORY, Kind.SOME, 50_000, 1_000_000)
@@ -313,7 +315,7 @@ def test_memory_pressure_at_a_limit_is_told_by_the_kernel(cgroup_root: Cgroup, s
 
 
 @pytest.mark.cgroup("v1", "v2")
-def test_cpu_pressure_is_told_with_the_window_that_is_allowed(cgroup_root: Cgroup, spawn: Spawn):
+def test_cpu_pressure_is_reported_with_the_window_that_is_allowed(cgroup_root: Cgroup, spawn: Spawn):
     place = cgroup_root.child("place")
     directory = str(place.directories[UNIFIED])
     asked = Trigger(Resource.CPU, Kind.SOME, 50_000, 1_000_000)

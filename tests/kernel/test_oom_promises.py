@@ -1,4 +1,4 @@
-"""What the documents promise when memory runs out: who is killed, who is spared, and how far it goes."""
+"""The documents' promises when memory runs out: which processes are killed, which survive, and what a kill covers."""
 
 import signal
 from pathlib import Path
@@ -109,7 +109,7 @@ def touched_mib(programs: list[Program]) -> int:
 
 @pytest.mark.cgroup("v1", "v2")
 @pytest.mark.req("A5", "A12")
-def test_best_effort_goes_first_then_burstable_above_its_request_and_nobody_within_it(
+def test_best_effort_is_killed_first_then_burstable_above_its_request_and_no_pod_within_it(
     make_node: MakeNode, shared_directory: Path
 ):
     node = make_node(memory_mib=192, memory_throttling_factor=1.0)
@@ -135,7 +135,7 @@ def test_best_effort_goes_first_then_burstable_above_its_request_and_nobody_with
 
 @pytest.mark.cgroup("v2")
 @pytest.mark.req("A12")
-def test_where_nobody_is_above_their_request_burstable_goes_before_guaranteed(
+def test_if_no_pod_is_above_its_request_burstable_is_killed_before_guaranteed(
     make_node: MakeNode, cgroup_root: Cgroup, spawn: Spawn, shared_directory: Path
 ):
     # More than is reserved is used outside of pods, where nothing can be killed to get it back: files in memory.

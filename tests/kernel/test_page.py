@@ -49,7 +49,7 @@ def used(row: Any, resource: str, unit: str) -> float:
 
 
 def until(page: Any, expression: str) -> None:
-    """`expression` is true in the page. Its own policy lets nobody wait for that inside it: that would be eval."""
+    """`expression` is true in the page. The page's own policy forbids eval, so the wait cannot run inside the page."""
     eventually(lambda: page.evaluate(expression), within_seconds=PATIENCE_SECONDS)
 
 
@@ -78,19 +78,19 @@ def test_pods_appear_use_moves_and_an_eviction_opens_its_story(up: MakeUp, chrom
         eventually(lambda: 40 <= used(busy, "cpu", "m") <= 250, within_seconds=PATIENCE_SECONDS)  # of 200m
 
         agent.apply(grow("runaway", 1024, restartPolicy="Never"))
-        told = page.locator("#events [data-state=evicted]").filter(has_text="default/runaway")
-        told.wait_for()
+        reported = page.locator("#events [data-state=evicted]").filter(has_text="default/runaway")
+        reported.wait_for()
         at = next(one["at"] for one in agent.client.lines("/events") if one["reason"] == "Evicted")
         print(f"the eviction was seen {time.time() - at:.2f} s after it was decided, or sooner")
         page.locator("#said", has_text="default/runaway").wait_for(state="attached")  # for a screen reader
         row(page, "runaway").get_by_text("Evicted").wait_for()
         eventually(lambda: page.locator("#line .mark[data-state=evicted]").count() == 1)
 
-        told.get_by_role("button").click()
+        reported.get_by_role("button").click()
         story = page.get_by_role("dialog", name="default/runaway")
         story.get_by_text("It is Failed now: Evicted.").wait_for()
         assert "allocatableMemory.available" in story.inner_text()
-        assert "default/within (Burstable, priority 0)" in story.inner_text()  # who was left alone
+        assert "default/within (Burstable, priority 0)" in story.inner_text()  # pods that were not evicted
         assert page.evaluate("location.hash") == "#pod/default/runaway"
         page.keyboard.press("Escape")
         story.wait_for(state="hidden")

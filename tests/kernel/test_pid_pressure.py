@@ -16,7 +16,8 @@ pytestmark = pytest.mark.long
 # Far below what the tests' own cgroup may have (conftest.PROCESSES), whatever the machine has.
 NODE = "384Mi,2cpu,pids=200"
 FLAGS = ("--eviction-hard=pid.available<100", "--eviction-pressure-transition-period=1s")
-# Each of them one more, until none can be had: a shell that cannot fork ends, so the pod's first only waits.
+# Each process starts another one until the limit is reached. A shell that cannot fork ends, so the pod's first process
+# only waits.
 STORM = "while true; do sleep 1000 & done & wait; exec sleep 1000"
 STORM_OF_STORMS = "f() { sleep 1000 & f & f & wait; }; f"
 
@@ -33,13 +34,13 @@ def count(agent: Up, name: str) -> int:
 
 @pytest.mark.parametrize("storm", [STORM, STORM_OF_STORMS])
 @pytest.mark.req("B16", "E14")
-def test_who_starts_processes_without_end_goes_and_nobody_else(up: MakeUp, storm: str):
+def test_the_pod_that_starts_processes_without_end_is_evicted_and_no_other(up: MakeUp, storm: str):
     agent = up(*FLAGS, node=NODE)
     agent.start()
     agent.apply(busy("some", 20), pod("idle", ["sleep", "1000"]))
     eventually(
         lambda: agent.phase("some") == "Running" and count(agent, "some") == 21,
-        told=lambda: agent.told_of("some"),
+        details=lambda: agent.details_of("some"),
     )
     agent.await_phase("idle", "Running")
     before = processes_of(agent.container("some"))
@@ -56,7 +57,7 @@ def test_who_starts_processes_without_end_goes_and_nobody_else(up: MakeUp, storm
 
 
 @pytest.mark.req("B16")
-def test_nobody_is_taken_while_process_numbers_are_short(up: MakeUp):
+def test_no_pod_is_admitted_while_process_numbers_are_short(up: MakeUp):
     agent = up(
         "--eviction-soft=pid.available<180", "--eviction-soft-grace-period=pid.available=10m", node=NODE
     )

@@ -42,11 +42,11 @@ def test_variables_come_from_objects_and_no_secret_is_left_anywhere(up: MakeUp):
         {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}},
         {"name": "URL", "value": "db://$(PASSWORD)@$(APP_HOST)"},
     ]
-    told = 'echo "url $URL mode $APP_MODE" | sed s/9431/1349/; exec sleep 1000'
+    reported = 'echo "url $URL mode $APP_MODE" | sed s/9431/1349/; exec sleep 1000'
     agent.apply(
         pod(
             "web",
-            ["sh", "-c", told],
+            ["sh", "-c", reported],
             container={"env": env, "envFrom": [{"prefix": "APP_", "configMapRef": {"name": "app"}}]},
         )
     )
@@ -67,7 +67,7 @@ def test_variables_come_from_objects_and_no_secret_is_left_anywhere(up: MakeUp):
 def _await_log(agent: Up, name: str, expected: str) -> None:
     eventually(
         lambda: log_of(agent, name) == expected,
-        told=lambda: f"it said {log_of(agent, name)!r} and not {expected!r}",
+        details=lambda: f"it said {log_of(agent, name)!r} and not {expected!r}",
     )
 
 
@@ -89,7 +89,7 @@ def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
         {"name": "both", "mountPath": "/data/both"},
         {"name": "scratch", "mountPath": "/data/mine", "subPathExpr": "of/$(NAME)"},
     ]
-    told = (
+    reported = (
         "cat /data/app/mode /data/one /data/both/name; stat -Lc %a:%u:%g /data/both/deep/password /data/both/name;"
         " sum() { sha256sum < /data/both/deep/password; }; sum;"
         " for f in /data/app/x /data/both/x /data/one; do { echo x > $f; } 2>/dev/null && echo wrote $f; done;"
@@ -99,7 +99,7 @@ def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
     )
     env = [{"name": "NAME", "value": "web"}]
     spec: dict[str, Any] = {"volumes": volumes, "securityContext": {"fsGroup": 4711}}
-    web = pod("web", ["sh", "-c", told], container={"volumeMounts": mounts, "env": env}, **spec)
+    web = pod("web", ["sh", "-c", reported], container={"volumeMounts": mounts, "env": env}, **spec)
     agent.apply(web, config_map("app", mode="fast\n"))
     eventually(lambda: any("FailedMount" in line for line in agent.cli("events", "web").splitlines()))
     assert reason_of(agent, "web") == "ContainerCreating"

@@ -1,4 +1,4 @@
-"""What the documents promise of a pod's own limits: which pods have one, and how containers share it."""
+"""The documents' promises about a pod's own limits: which pods have one, and how containers share it."""
 
 import signal
 import time

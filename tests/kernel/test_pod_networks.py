@@ -182,8 +182,8 @@ def test_a_port_of_a_pod_is_forwarded_though_it_listens_at_its_own_loopback_only
 ):
     serve = SERVE.replace(f"-p {PORT}", f"-p 127.0.0.1:{PORT}")
     for name in ("one", "two"):  # the same port in two networks
-        told = serve.replace("hello", f"this is {name}")
-        agent.apply(pod(name, ["/bin/sh", "-c", told], hostNetwork=False))
+        reported = serve.replace("hello", f"this is {name}")
+        agent.apply(pod(name, ["/bin/sh", "-c", reported], hostNetwork=False))
     for name in ("one", "two"):
         agent.await_phase(name, "Running")
         address = agent.status(name)["podIP"]

@@ -162,7 +162,7 @@ def test_exit_codes_are_those_of_the_program(containers: Containers, script: str
     containers.run(body)
 
 
-def test_a_signal_from_outside_is_told_as_such(containers: Containers):
+def test_a_signal_from_outside_is_reported_as_such(containers: Containers):
     async def body(world: Containers) -> None:
         record = await world.start("killed", "sleep", "600")
         assert record.process is not None
@@ -226,7 +226,7 @@ def test_what_the_first_process_leaves_behind_ends_with_it(containers: Container
     containers.run(body)
 
 
-def test_what_cannot_be_started_is_told_in_a_sentence_and_leaves_nothing(containers: Containers):
+def test_what_cannot_be_started_is_reported_in_a_sentence_and_leaves_nothing(containers: Containers):
     async def body(world: Containers) -> None:
         plain_file = Path(tempfile.mkdtemp(dir="/var/lib", prefix="evenkeel-test-")) / "file"
         plain_file.write_text("x")
@@ -412,7 +412,7 @@ def test_containers_and_their_logs_outlive_the_supervisor(containers: Containers
     containers.run(body)
 
 
-def test_an_end_that_nobody_could_see_is_told_as_unknown(containers: Containers):
+def test_an_end_that_nobody_could_see_is_reported_as_unknown(containers: Containers):
     async def body(world: Containers) -> None:
         record = await world.start("unseen", "sleep", "600")
         assert record.process is not None

@@ -465,7 +465,7 @@ def test_a_limit_below_what_is_used_fails_alone_on_v1(
 
 @pytest.mark.cgroup("v1")
 @pytest.mark.req("E7")
-def test_without_a_controller_the_rest_is_applied_and_the_mend_is_said(cgroup_root: Cgroup):
+def test_without_a_controller_the_rest_is_applied_and_the_mend_is_reported(cgroup_root: Cgroup):
     driver = made_driver(cgroup_root, without=("pids",))
     tree = planned(driver, cgroup_root, *three_pods(), pod_pids_limit=100)
 
@@ -519,7 +519,7 @@ class Witness:
             self.broken.append(f"{path} was protected by {file} {now}, less than {ends}")
 
     def _check_protection(self, path: str) -> None:
-        """Nobody is promised by a parent what it does not have: the children's protection is within its own."""
+        """The children's protection together is within that of their parent."""
         if path not in self._after:
             return
         children = [placed(self._root, child) for child in self._children.get(path, ())]

@@ -70,7 +70,7 @@ def test_an_image_is_pulled_with_the_machines_password_and_its_configuration_is_
     assert not list((agent.state / "images").glob(".*"))
 
 
-def test_a_wrong_password_is_told_and_tried_again_until_it_is_right(
+def test_a_wrong_password_is_reported_and_tried_again_until_it_is_right(
     up: MakeUp, registry: Registry, layout: Layout
 ) -> None:
     image = registry.push(layout.named("app", layout.image([BASE], {"Cmd": ["/bin/id"]})), "team/app:1")

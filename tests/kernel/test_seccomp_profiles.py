@@ -45,7 +45,7 @@ def test_a_container_has_the_profile_that_it_names(up: MakeUp, tmp_path: Path):
         # A container runtime may know of the end before it has written the last line.
         eventually(
             lambda name=name: agent.cli("logs", name).split() == ["No", "space", "touched", "Seccomp:", "2"],
-            told=lambda name=name: agent.cli("logs", name),
+            details=lambda name=name: agent.cli("logs", name),
         )
     # containerd reads a profile when it creates a container, and runc refuses its content when it starts it.
     for name in ("missing", *(() if agent.containerd else ("wrong",))):

@@ -1,5 +1,5 @@
-"""What keeps the agent at work: its own cgroup, in it from the start with its supervisor, and gone with the pods; and a
-watchdog that hears from it."""
+"""The agent's protection: it runs with its supervisor in a cgroup of its own, which is removed with the pods, and it
+feeds systemd's watchdog."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def own(agent: Up) -> Cgroup:
 
 
 def members(place: Cgroup) -> list[list[int]]:
-    """Who is there, in every hierarchy that has it."""
+    """The processes of the cgroup, by hierarchy."""
     return [processes_in(path) for path in place.paths() if path.exists()]
 
 

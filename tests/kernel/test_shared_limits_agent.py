@@ -229,7 +229,7 @@ def test_the_pods_limit_comes_after_its_init_containers_and_files_in_memory_are_
         (words,) = map(str.split, shown)
         return any(word.endswith("Mi") and float(word[:-2]) >= 24 for word in words)
 
-    eventually(is_shown, told=lambda: "\n".join(shown))
+    eventually(is_shown, details=lambda: "\n".join(shown))
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["of the container", "of the pod"])

@@ -120,7 +120,7 @@ def test_a_shared_namespace_outlives_the_supervisor_and_ends_with_its_pod(up: Ma
         one = states(agent, "both")["one"]
         return one["restartCount"] == 1 and "running" in one["state"]
 
-    eventually(is_started_again, told=lambda: agent.told_of("both"))
+    eventually(is_started_again, details=lambda: agent.details_of("both"))
     (again,) = agent.container("both", "one").processes()
     assert namespace("pid", again) == namespace("pid", holder)
     assert states(agent, "both")["two"]["restartCount"] == 0

@@ -163,8 +163,8 @@ def check_once(steps: list[tuple[Recorded, Step]]) -> None:
 
 
 def check_step(record: Recorded, step: Step) -> None:
-    """Each evicted pod was first in rank, above its request, and had to go: what was left, with all on its way back,
-    was not enough."""
+    """Each evicted pod was first in rank and above its request, and its eviction was needed: the memory left was not
+    enough, pending memory included."""
     decision = step.decision
     for eviction in decision.evictions:
         key = eviction.pod.key
@@ -246,12 +246,12 @@ def kernel_kills(agent: Up, weather: Storm) -> list[tuple[str, int, float]]:
     with Journal.read(str(agent.state / "journal.db")) as journal:
         for one in (*weather.quiet, *weather.loads):
             uid = agent.pod(name(one))["metadata"]["uid"]
-            for told in journal.events(f"default/{name(one)}", 1000):
-                if told.reason == "OOMKilling" and told.uid == uid:
-                    assert told.figures.get("limit_cgroup", root) == root, told
+            for reported in journal.events(f"default/{name(one)}", 1000):
+                if reported.reason == "OOMKilling" and reported.uid == uid:
+                    assert reported.figures.get("limit_cgroup", root) == root, reported
                     parts = ("anon_rss_bytes", "file_rss_bytes", "shmem_rss_bytes")
-                    used = sum(told.figures.get(part, 0) for part in parts)
-                    boot_seconds = told.figures["boot_seconds"]
+                    used = sum(reported.figures.get(part, 0) for part in parts)
+                    boot_seconds = reported.figures["boot_seconds"]
                     assert isinstance(boot_seconds, int | float)
                     found.append((f"default/{name(one)}", used, boot_seconds))
     return found

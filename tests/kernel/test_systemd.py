@@ -308,7 +308,7 @@ def test_removal_leaves_nothing():
 
 
 @pytest.mark.req("A24")
-def test_what_systemd_cannot_do_is_said_and_leaves_no_process_behind(running):
+def test_what_systemd_cannot_do_is_reported_and_leaves_no_process_behind(running):
     before = sleepers()
     name = new_name()
     other = SystemdDriver(str(MOUNT), Bounds(f"/{name}.slice"))

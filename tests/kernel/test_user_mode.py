@@ -47,7 +47,7 @@ def started(tmp_path: Path) -> Start:
 
 @contextmanager
 def _started(script: str, files: Path) -> Iterator[subprocess.Popen[str]]:
-    """Whatever becomes of the test, the run ends with it."""
+    """The run ends with the test, whatever its result."""
     command = [sys.executable, "-m", "tests.machines", "run", "user-mode", "--name", "user-mode-test", "--"]
     command += ["sh", "-c", script]
     variables = {**os.environ, "TMPDIR": str(files)}

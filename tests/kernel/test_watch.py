@@ -145,7 +145,7 @@ def test_a_soft_threshold_is_kept_without_an_agent_and_the_pod_gets_its_grace(
 @pytest.mark.processes_only("the kind of containers does not matter here")
 @pytest.mark.req("A15", "E1", "E2")
 def test_watch_and_agent_may_be_killed_at_any_moment(up: MakeUp, tmp_path: Path):
-    """Nobody within its request is harmed, nobody goes twice, nobody stays frozen, and the watch is back."""
+    """No pod within its request is harmed, no pod is evicted twice, no pod stays frozen, and the watch is back."""
     seed = int(os.environ.get("EVENKEEL_SEED") or "1")
     chance = random.Random(seed)
     agent = up(*FLAGS)

@@ -49,11 +49,11 @@ def reached(agent: Up, plural: str, **wanted: object) -> None:
         found = status(agent, plural)
         return all(found.get(field) == value for field, value in wanted.items())
 
-    def told() -> str:
+    def details() -> str:
         state = json.dumps([status(agent, plural), agent.cli("get", "pods")], indent=1)
         return f"{state}\n{agent.log_tail()}"
 
-    eventually(is_so, within_seconds=READY_SECONDS, told=told)
+    eventually(is_so, within_seconds=READY_SECONDS, details=details)
 
 
 def runs(file: Path) -> Counter[str]:
@@ -101,7 +101,7 @@ def test_workloads_survive_kills_of_the_agent_and_run_nothing_twice(up: MakeUp, 
 
     old = {one["metadata"]["name"] for one in pods(agent, "Deployment")}
     # A pod is available a moment before its shell has said so.
-    eventually(lambda: {*old, "w-0", "w-1"} <= started().keys(), told=agent.log_tail)
+    eventually(lambda: {*old, "w-0", "w-1"} <= started().keys(), details=agent.log_tail)
     agent.cli("rollout", "restart", "deployment/w")
     for _ in range(3):
         time.sleep(chance.uniform(0, 0.3))  # the kill is to come at any moment of the rollout
@@ -114,7 +114,7 @@ def test_workloads_survive_kills_of_the_agent_and_run_nothing_twice(up: MakeUp, 
     new = {one["metadata"]["name"] for one in pods(agent, "Deployment")}
     assert not old & new
     assert {one["metadata"]["name"] for one in pods(agent, "StatefulSet")} == {"w-0", "w-1"}
-    eventually(lambda: new <= started().keys(), told=agent.log_tail)
+    eventually(lambda: new <= started().keys(), details=agent.log_tail)
     check_runs(agent, started(), {*old, *new, "w-0", "w-1"})
 
     agent.cli("delete", "deployment/w")

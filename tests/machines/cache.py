@@ -1,4 +1,4 @@
-"""What is made once and used by many runs: a directory each, named after what it was made from.
+"""A cache of things that are made once and used by many runs. Each is a directory, named after a digest of its inputs.
 
 A directory counts only once its marker is there, and the marker is written last, so that a half-made one is
 never used. One process makes a thing at a time; the others wait for it. (Making it elsewhere and renaming it

@@ -23,7 +23,7 @@ ARCHIVES = {TEST: "test.tar", PAUSE: "pause.tar"}
 
 BUSYBOX = Path("/bin/busybox")
 DIRECTORIES = ("bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "var")
-# Whoever runs as a user by name is looked up here.
+# For containers that name a user: names are looked up here.
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",

@@ -169,8 +169,8 @@ class Containerd(Daemon):
         """The numbers of all sandboxes and containers that it has begun to make, on this machine itself."""
         return set(_ID.findall(self.log.read_text(errors="replace")))
 
-    def told_of(self, id_: str) -> str:
-        """What it is, and every line of containerd's log that names it."""
+    def details_of(self, id_: str) -> str:
+        """Details of a container: its record, and every line of containerd's log that names it."""
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if id_ in line]
         return "\n".join([self.ctr("containers", "info", id_), *lines])
 

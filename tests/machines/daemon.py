@@ -54,7 +54,7 @@ class Daemon:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As nobody should."""
+        """Kills it (SIGKILL)."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -68,7 +68,7 @@ class Daemon:
         return self.log.read_text(errors="replace")[-LAST_BYTES:] if self.log.exists() else ""
 
     def _signal(self, number: signal.Signals) -> None:
-        """Nothing where it has ended: its number may be another's by then."""
+        """Does nothing if it has ended: its PID may belong to another process by then."""
         assert self._process is not None
         self._process.send_signal(number)
 

@@ -2,8 +2,7 @@
 
 A pytest plugin (`-p tests.machines.ending`), and what programs that start pytest do, too. A shell starts what it puts
 into the background with SIGINT ignored, and all that comes of it inherits that. And a second signal must not end the
-removal: at a terminal ^C reaches us and whoever started us, who then tells us as well.
-"""
+removal: at a terminal ^C reaches us and our parent, which then signals us as well."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""A registry that lies: it says one digest of a layer and sends other content. Nobody must believe it."""
+"""A registry that lies: it announces one digest of a layer and sends other content. Its images must be refused."""
 
 import hashlib
 import http.server

@@ -57,7 +57,7 @@ def unpacked(package: str, *, cache: Path = CACHE) -> Path:
         try:
             apt_get("download", package, directory=directory)
         except Unavailable:
-            apt_get("update")  # nobody has asked for the lists yet, or they name a version that is gone
+            apt_get("update")  # there are no package lists yet, or they name a version that is gone
             apt_get("download", package, directory=directory)
         for archive in directory.glob("*.deb"):
             _run(["dpkg-deb", "--extract", str(archive), str(directory / "files")])
@@ -79,7 +79,7 @@ def virtiofsd() -> Path:
 def apt_get(*arguments: str, directory: Path | None = None) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    with locked("apt"):  # for its lists apt waits for nobody, and several machines may be made ready at once
+    with locked("apt"):  # apt does not wait for other users of its lists
         _run(command, f"apt-get {' '.join(arguments)}", directory, environment)
 
 

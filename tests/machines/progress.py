@@ -1,4 +1,4 @@
-"""How far the parts of a run are, in the words and the table that people are shown.
+"""The progress of a run's parts, as lines and as a table for people.
 
 Time is given and nothing is printed, so that every line can be tested.
 """

@@ -1,8 +1,7 @@
 """A registry of one's own on loopback: Debian's docker-registry, with TLS and a password where a test asks for it.
 
-`with Registry(directory) as registry:` starts it. Its certificate is signed by nobody but itself: programs that have
-`registry.certificate` in SSL_CERT_FILE trust it.
-"""
+`with Registry(directory) as registry:` starts it. Its certificate is self-signed: programs that have
+`registry.certificate` in SSL_CERT_FILE trust it."""
 
 import contextlib
 import os

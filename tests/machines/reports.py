@@ -1,4 +1,4 @@
-"""What pytest says of each test while it runs, as lines that another process reads.
+"""Reports of pytest about each test, as lines that another process reads.
 
 As a plugin (`-p tests.machines.reports`) it writes into pytest's own output: a guest has one way out, and a run that is
 killed has said what it had done. `read` finds the lines there again.

@@ -173,8 +173,8 @@ class _Run:
             note = f"ended with status {status}"
         elif not status and not progress.outcomes:
             note = last[-1] if last else "no test fits this machine"
-        told = os.path.relpath(log, PROJECT)
-        lines = [f"{progress.ended(now)}{f', all it said is in {told}' if status else ''}"]
+        reported = os.path.relpath(log, PROJECT)
+        lines = [f"{progress.ended(now)}{f', all it said is in {reported}' if status else ''}"]
         if status and note:
             lines += [f"    {line}" for line in last]
         print("\n".join(lines), flush=True)

@@ -199,7 +199,7 @@ class TableRuntime:
 
 
 class PlaceClock(NodeClock):
-    """Time passes when told (`seconds`), and the clock is set when told (`jump_seconds`)."""
+    """A clock that a test moves: `seconds` is time that passes, `jump_seconds` is how far the clock was set."""
 
     def __init__(self) -> None:
         self.seconds = 1_000_000.0
@@ -218,7 +218,7 @@ class PlaceClock(NodeClock):
 
 
 class Place:
-    """A machine on which agents come and go; time passes when told."""
+    """A machine on which agents start and end. A test moves its clock."""
 
     def __init__(self, directory: str, config: KubeletConfiguration | None = None) -> None:
         self.directory = directory

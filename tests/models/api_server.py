@@ -1,4 +1,4 @@
-"""A stand-in for an API server that answers as a test writes it: for errors that a real one makes at no one's wish."""
+"""A stand-in for an API server whose answers a test writes, for errors that a real one cannot be made to give."""
 
 import asyncio
 import base64

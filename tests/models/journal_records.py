@@ -47,7 +47,7 @@ def named(uid, *, order=1, state=LIFE, source="api", is_admitted=True):
     return PodRecord(made._replace(metadata=meta), source, order, is_admitted, state)
 
 
-def told(message, at=1.0, **more):
+def some_event(message, at=1.0, **more):
     return Event(at, NORMAL, "Started", message, **more)
 
 

@@ -14,7 +14,7 @@ ADDRESSES = ("10.0.0.5", "192.168.0.9")  # the node's, and how the agent knows t
 
 
 class NothingElse:
-    """What pods refer to besides: nothing. `forgotten` are the pods whose data is not needed any more."""
+    """Pod data of a cluster without any objects. `forgotten` are the pods whose data is not needed any more."""
 
     def __init__(self) -> None:
         self.forgotten: list[str] = []
@@ -54,7 +54,7 @@ def pod_sync(
     requests: Requests | None = None,
     changes: PodChanges | None = None,
 ) -> PodSync:
-    """A PodSync of the agent. `said` gets the reasons why pods are not honoured."""
+    """A PodSync of the agent. `said` collects the reasons why pods are not honoured."""
     nothing = nothing or NothingElse()
 
     def refused(_: Json, why: NotHonoured) -> None:

@@ -1,4 +1,4 @@
-"""A world for decisions about workloads: pods that come up, end and go as a test says, and a clock."""
+"""A world for decisions about workloads: pods that start, end and disappear as a test says, and a clock."""
 
 import json
 from collections.abc import Mapping
