@@ -24,7 +24,7 @@ else:
     from types import FunctionType
 
     class _Named(tuple):
-        """What all named tuples have."""
+        """The methods of all named tuples."""
 
         __slots__ = ()
         _fields: tuple[str, ...]

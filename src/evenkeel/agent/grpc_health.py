@@ -11,7 +11,7 @@ from evenkeel.agent.probe_requests import DEFAULT_HOST, Answer, printable, reaso
 from evenkeel.api.container import GRPCAction
 
 _CHECK = "/grpc.health.v1.Health/Check"
-# Of the whole answer: a health check needs a few hundred. Each frame costs us more than the server.
+# The most bytes of the whole answer: a health check needs a few hundred. Each frame costs us more than the server.
 _MOST_BYTES = 16 * 1024
 _READ_BYTES = 4 * 1024
 _PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length

@@ -25,7 +25,7 @@ class PersistentVolumeClaim(NamedTuple):
 
 
 def claim_notes(claim: PersistentVolumeClaim) -> Iterator[tuple[str, str]]:
-    """What will not be as in a cluster: pairs of a field and a sentence."""
+    """Differences from a cluster: pairs of a field and a sentence."""
     if claim.size is not None:
         words = f"{claim.size} is not enforced: the claim may take all the room of its disk"
         yield "spec.resources.requests.storage", words

@@ -67,7 +67,7 @@ class DataObject(NamedTuple):
 
 
 class NodeAmounts(NamedTuple):
-    """What the node can give to pods: the limit of a container that has none, where its pod asks for it."""
+    """The node's allocatable amounts. If a pod asks for the limit of a container that has none, it gets these."""
 
     allocatable: ResourceList
 

@@ -34,7 +34,7 @@ _UNVERSIONED = {
 
 
 class Findings:
-    """What decoding found: errors, and fields that Kubernetes has and Evenkeel does not support."""
+    """The findings of decoding: errors, and fields that Kubernetes has and Evenkeel does not support."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -121,7 +121,7 @@ _ZEROS: dict[object, object] = {str: "", int: 0, Int32: 0, bool: False}
 
 
 def _zero(annotation: Any) -> object:  # noqa: ANN401
-    """What a null item means, as in Go: the zero of the type. `None` if the decoder of the item must decide."""
+    """The value of a null item, as in Go: the zero of the type. `None` if the decoder of the item must decide."""
     if annotation in _ZEROS:
         return _ZEROS[annotation]
     return annotation() if hasattr(annotation, "_fields") else None

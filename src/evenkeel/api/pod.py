@@ -105,7 +105,7 @@ class PodStatus(NamedTuple):
 
     @property
     def every_container_status(self) -> tuple[ContainerStatus, ...]:
-        """Those of all containers, init containers first."""
+        """The statuses of all containers, init containers first."""
         return (*self.init_container_statuses, *self.container_statuses, *self.ephemeral_container_statuses)
 
     def with_addresses(self, host: str, own: tuple[str, ...] | None) -> "PodStatus":

@@ -80,7 +80,7 @@ class Service(NamedTuple):
 
 
 def service_notes(service: Service) -> Iterator[tuple[str, str]]:
-    """What will not be as in a cluster: pairs of a field and a sentence."""
+    """Differences from a cluster: pairs of a field and a sentence."""
     spec, name = service.spec, service.metadata.name
     if not spec.selector:
         yield "spec.selector", f"Service {name} has none, so its name leads to no pod of this node"

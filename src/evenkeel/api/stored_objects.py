@@ -66,7 +66,7 @@ def object_problems(one: StoredObject) -> Problems:
 
 
 def object_notes(one: StoredObject) -> Iterator[tuple[str, str]]:
-    """What will not be as in a cluster: pairs of a field and a sentence."""
+    """Differences from a cluster: pairs of a field and a sentence."""
     if isinstance(one, Service):
         yield from service_notes(one)
     elif isinstance(one, PersistentVolumeClaim):

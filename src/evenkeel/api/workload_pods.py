@@ -27,7 +27,7 @@ _LONGEST_BASE = 57  # with a dash and five more characters it is a host name
 
 
 class Extras(NamedTuple):
-    """What a workload adds to a pod of its template."""
+    """The fields that a workload adds to a pod of its template."""
 
     labels: Mapping[str, str] = NO_LABELS
     annotations: Mapping[str, str] = NO_LABELS

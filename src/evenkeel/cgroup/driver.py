@@ -54,12 +54,12 @@ class Driver(Protocol):
         ...
 
     def observe(self, tree: Tree) -> "Observed":
-        """What the kernel has: the files that the tree sets, of each of its cgroups that exists. And every other cgroup
-        below the pods' root, down to the level of containers: these should not exist."""
+        """Reads the kernel's values of the files that the tree sets, for each of its cgroups that exists. Also lists
+        every other cgroup below the pods' root, down to the level of containers: these should not exist."""
         ...
 
     def observe_only(self, cgroups: Sequence[Cgroup]) -> "Observed":
-        """What the kernel has of these cgroups alone: the files that each of them sets, if it exists."""
+        """Reads only these cgroups: the files that each of them sets, if it exists."""
         ...
 
     def create(self, path: str) -> None:

@@ -25,7 +25,7 @@ from evenkeel.quantity import ZERO
 
 
 class Policy(Protocol):
-    """What a profile decides on each level (`documents_cgroups`, `kubernetes_cgroups`)."""
+    """The settings that a profile decides on each level (`documents_cgroups`, `kubernetes_cgroups`)."""
 
     def root_provision(self, node: NodeView, pods: Sequence[PodFacts], min_bytes: int) -> Provision: ...
     def branch_provision(

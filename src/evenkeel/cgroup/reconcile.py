@@ -30,7 +30,7 @@ TIES = {
 
 
 class Survey(NamedTuple):
-    """What there is to do: the part of the plan that this kernel supports, what the kernel has, and the steps between
+    """The work of a pass: the part of the plan that this kernel supports, the kernel's values, and the steps between
     them. `unreadable` says which cgroups of the plan could not be read, and why."""
 
     supported: Supported
@@ -53,7 +53,7 @@ class Repair(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one pass did. `done` has the steps in order, `skipped` those that a failure made impossible. `unfinished`
+    """The result of a pass. `done` has the steps in order, `skipped` those that a failure made impossible. `unfinished`
     are the cgroups and files that are known to differ from the plan; without a file, cgroups that should not exist."""
 
     survey: Survey
@@ -70,8 +70,8 @@ class Report(NamedTuple):
 
 
 def survey(driver: Driver, tree: Tree, hands_off: Collection[str] = (), last: Survey | None = None) -> Survey:
-    """What a pass would do now. If nothing has changed since `last`, the result is `last`. Raises CgroupError if the
-    cgroups above the pods cannot be read."""
+    """Finds out what a pass would do now. If nothing has changed since `last`, the result is `last`. Raises CgroupError
+    if the cgroups above the pods cannot be read."""
     supported = supported_part(tree, driver.lacking, last.supported if last is not None else None)
     observed, unreadable = _observed(driver.observe, supported.tree)
     untouched = tuple(hands_off)
@@ -141,8 +141,8 @@ _OF_PODS = (Kind.POD, Kind.CONTAINER, Kind.INFRASTRUCTURE)
 
 
 def _observed(observe: Callable[[Tree], Observed], tree: Tree) -> tuple[Observed, tuple[CgroupError, ...]]:
-    """What the kernel has of `tree`. A cgroup of a pod that cannot be read is left out, with everything below it, and
-    its error is returned. Raises CgroupError if it is another cgroup that cannot be read."""
+    """Reads the kernel's values for `tree`. A cgroup of a pod that cannot be read is left out, with everything below
+    it, and its error is returned. Raises CgroupError if it is another cgroup that cannot be read."""
     unreadable: list[CgroupError] = []
     while True:
         try:
@@ -156,7 +156,7 @@ def _observed(observe: Callable[[Tree], Observed], tree: Tree) -> tuple[Observed
 
 
 def _with_unreadable(hands_off: tuple[str, ...], unreadable: tuple[CgroupError, ...]) -> tuple[str, ...]:
-    """Nothing is made or removed where nothing could be read."""
+    """`hands_off`, and the paths of cgroups that could not be read: nothing is made or removed there."""
     return (*hands_off, *(error.path for error in unreadable))
 
 

@@ -55,8 +55,8 @@ def not_only_ours(tree: Tree) -> tuple[Cgroup, ...]:
 
 
 def found_before(tree: Tree, observed: Observed, before: Mapping[str, Mapping[str, str]]) -> Found:
-    """What to store before `tree` is applied: `before`, and the present value of each file that is written for the
-    first time."""
+    """The values to store before `tree` is applied: `before`, and the present value of each file that is written for
+    the first time."""
     found = {path: dict(files) for path, files in before.items()}
     for cgroup in not_only_ours(tree):
         now, first = observed.get(cgroup.path), found.setdefault(cgroup.path, {})

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Target(NamedTuple):
-    """What is to be deleted. `kind` is a plural."""
+    """The objects to delete. `kind` is a plural."""
 
     kind: str
     namespace: str

@@ -82,7 +82,7 @@ def found(template: Template, value: Value) -> list[list[Value]]:
 
 
 def text_of(template: Template, value: Value) -> str:
-    """What kubectl prints. Raises JsonPathError."""
+    """The text that kubectl prints for the object. Raises JsonPathError."""
     return "".join(" ".join(map(_printed, values)) for values in found(template, value))
 
 

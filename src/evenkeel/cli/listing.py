@@ -50,7 +50,7 @@ def selecting(selector: str | None) -> Callable[[Mapping[str, str]], bool]:
 
 
 class Request(NamedTuple):
-    """What the user has asked for. An empty namespace stands for all of them."""
+    """The request of the user. An empty namespace stands for all of them."""
 
     client: Client
     namespace: str

@@ -89,7 +89,7 @@ class Remote:
                 self._waiting, self._may_send = b"", False
 
     def receive(self) -> list[Part] | None:
-        """What the agent has sent by now; None at the end."""
+        """The messages that have arrived from the agent; None at the end."""
         if parts := self._events():  # they came together with the answer to the request
             return parts
         try:

@@ -70,7 +70,7 @@ class Walk:
 
     @property
     def usage(self) -> Usage:
-        """What was counted so far."""
+        """The usage that was counted so far."""
         return Usage(self._bytes, self._inodes)
 
     @property

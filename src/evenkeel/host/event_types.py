@@ -72,7 +72,7 @@ class OomNotified(NamedTuple):
 
 
 class MemoryEvents(NamedTuple):
-    """What `memory.events` gained (cgroup v2). It counts for the cgroup and everything below it."""
+    """The increase of the counters in `memory.events` (cgroup v2). It counts for the cgroup and everything below it."""
 
     path: str
     low: int = 0

@@ -32,8 +32,8 @@ from evenkeel.named_tuples import NamedTuple
 
 DEVICE = "/dev/kmsg"
 
-# Of bytes that the kernel has escaped, those that can be printed. A control character stays escaped: a line end in the
-# name of a process or file would begin a line that the kernel never wrote.
+# Escaped bytes that can be printed are unescaped. A control character stays escaped: a line end in the name of a
+# process or file would begin a line that the kernel never wrote.
 _ESCAPED = re.compile(rb"\\x([2-689a-f][0-9a-f]|7[0-9a-e])")
 _MOST_BYTES = 8192  # a record is never longer
 _MOST_LINES_AT_ONCE = 500  # a flood of lines must not stop the rest of the event loop
@@ -162,7 +162,7 @@ _GROUP_SECONDS = 1.0
 
 
 class _Victim(NamedTuple):
-    """What the log says of the victim before "Killed process …"."""
+    """The facts about the victim in the lines before "Killed process …"."""
 
     constraint: str
     limit_cgroup: str

@@ -103,7 +103,7 @@ def _name(told: str) -> str:
 
 
 def _sections(told: str) -> dict[str, list[str]]:
-    """What openssl x509 prints: `name=value`, or a name with its values below, each with spaces in front."""
+    """Parses the output of openssl x509: `name=value`, or a name with its values below, each with spaces in front."""
     sections: dict[str, list[str]] = {}
     values: list[str] = []
     for line in _BLOCK.sub("", told).splitlines():

@@ -245,7 +245,7 @@ class Renewal:
         self._bootstrap_path = bootstrap_path
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Renews the certificate when it is due, until it is cancelled."""
         backoff = Backoff(*_BACKOFF_SECONDS)
         failure = ""
         while True:

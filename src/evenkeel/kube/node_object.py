@@ -36,7 +36,7 @@ _REASONS = {
 
 
 class NodeIdentity(NamedTuple):
-    """What does not change while the agent runs. `labels` are those of the operator."""
+    """The facts about the node that do not change while the agent runs. `labels` are those of the operator."""
 
     name: str
     hostname: str
@@ -71,7 +71,7 @@ def labels(identity: NodeIdentity) -> dict[str, str]:
 
 
 def node_info(identity: NodeIdentity) -> Json:
-    """What does not change while the agent runs."""
+    """The part of the status that does not change while the agent runs."""
     machine_id = _line("/etc/machine-id")
     return {
         "machineID": machine_id,

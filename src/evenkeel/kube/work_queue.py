@@ -43,7 +43,7 @@ class WorkQueue:
         self._backoffs.pop(key, None)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Delivers keys, until it is cancelled."""
         await asyncio.gather(*(self._work() for _ in range(_WORKERS)))
 
     async def idle(self) -> None:

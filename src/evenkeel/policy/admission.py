@@ -63,7 +63,7 @@ def refusal_under_pressure(pod: Pod, conditions: Collection[str], profile: Profi
 
 
 def requested(pod: Pod, profile: Profile) -> Totals:
-    """What admission counts for a pod: its requests, and 1 for the number of pods."""
+    """The amounts that admission counts for a pod: its requests, and 1 for the number of pods."""
     asked = pod_requests(pod, with_pod_level=profile == Profile.KUBERNETES)
     add_to(asked, _ONE_POD)
     return asked

@@ -66,7 +66,7 @@ class NodeCapacity(NamedTuple):
 
 
 class CgroupLimits(NamedTuple):
-    """What a top-level cgroup may use. None leaves the kernel's value as it is."""
+    """The limits of a top-level cgroup. None leaves the kernel's value as it is."""
 
     millicpu: int | None = None
     memory_bytes: int | None = None
@@ -86,7 +86,7 @@ class ReservedLimits(NamedTuple):
 
 
 def node_allocatable(capacity: NodeCapacity, config: KubeletConfiguration) -> ResourceList:
-    """What pods may request together (B1, B2). It is never below zero."""
+    """The amounts that pods may request together (B1, B2). They are never below zero."""
     kept_back = reservation(capacity, config)
     allocatable = {
         name: _at_least_zero(amount - kept_back.get(name, ZERO))
@@ -218,7 +218,7 @@ _EXAMPLES = {CPU: "500m", MEMORY: "1Gi", EPHEMERAL_STORAGE: "10Gi", PID: "1000"}
 
 
 class Reserved(NamedTuple):
-    """What is reserved for Kubernetes daemons and for the other daemons of the machine."""
+    """The reservations for Kubernetes daemons and for the other daemons of the machine."""
 
     kube: ResourceList
     system: ResourceList

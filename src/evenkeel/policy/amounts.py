@@ -39,8 +39,8 @@ def weight_keeping_ratio(cpu_shares: int) -> int:
 
 
 def weight_quadratic(cpu_shares: int) -> int:
-    """What newer runc and crun write for a container. Minimum, default and maximum match; between them it is a
-    curve."""
+    """The weight that newer runc and crun write for a container. Minimum, default and maximum match; between them it is
+    a curve."""
     if cpu_shares == 0:
         return 0  # not set
     if cpu_shares <= MIN_SHARES:
@@ -52,7 +52,7 @@ def weight_quadratic(cpu_shares: int) -> int:
 
 
 def weight_linear(cpu_shares: int) -> int:
-    """What kubelet writes for its own cgroups: the range 2…262144 mapped to 1…10000."""
+    """The weight that kubelet writes for its own cgroups: the range 2…262144 mapped to 1…10000."""
     return MIN_WEIGHT + (cpu_shares - MIN_SHARES) * (MAX_WEIGHT - MIN_WEIGHT) // (MAX_SHARES - MIN_SHARES)
 
 
@@ -62,7 +62,8 @@ def quota_us(millicpu: int, period_us: int = DEFAULT_PERIOD_US) -> int:
 
 
 def burst_us(quota: int, percent: int) -> int:
-    """What a container may save from idle periods (A23, E10): at most one quota, which is the kernel's maximum."""
+    """The CPU time that a container may save from idle periods (A23, E10): at most one quota, which is the kernel's
+    maximum."""
     return quota * min(percent, 100) // 100
 
 

@@ -49,7 +49,7 @@ class CpuSettings(NamedTuple):
 
 
 class CpuState(NamedTuple):
-    """What one window passes to the next."""
+    """The state that one window passes to the next."""
 
     short_windows: int = 0  # in a row, up to now
     short_at: float | None = None  # the end of the last window with a shortage

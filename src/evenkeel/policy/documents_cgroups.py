@@ -153,7 +153,8 @@ def reserved_provision(node: NodeView, limits: CgroupLimits, what: str) -> Provi
 
 
 def pod_min_bytes(facts: PodFacts, children_bytes: int) -> int:
-    """What the pod's cgroup is protected by: its requests, and never less than the sum of its children (C1)."""
+    """The protected bytes (`memory.min`) of the pod's cgroup: its requests, and never less than the sum of its children
+    (C1)."""
     return max(facts.requests.get(MEMORY, ZERO).value, children_bytes)
 
 

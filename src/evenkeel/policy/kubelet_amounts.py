@@ -39,7 +39,7 @@ class CgroupConfig(NamedTuple):
 
 
 class ContainerConfig(NamedTuple):
-    """What kubelet asks of the container runtime. 0 means "no limit"."""
+    """The amounts that kubelet passes to the container runtime. 0 means "no limit"."""
 
     oom_score_adj: int
     cpu_shares: int

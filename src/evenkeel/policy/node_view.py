@@ -34,7 +34,7 @@ from evenkeel.quantity import ZERO, Quantity
 
 
 class KubeletSettings(NamedTuple):
-    """What kubelet's rules read from the node and its configuration (profile `kubernetes`)."""
+    """The settings that kubelet's rules read from the node and its configuration (profile `kubernetes`)."""
 
     capacity_bytes: int
     allocatable_bytes: int  # capacity less what is reserved: the eviction threshold counts for admission only

@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
 
 
 def shortage(asked: ResourceList, used: Mapping[str, Quantity], allocatable: ResourceList) -> Totals:
-    """What is missing of each resource so that `asked` would fit; empty if it fits."""
+    """The missing amount of each resource, so that `asked` would fit; empty if it fits."""
     missing = {
         name: used.get(name, ZERO) + amount - allocatable.get(name, ZERO)
         for name, amount in asked.items()
@@ -60,7 +60,7 @@ def pods_to_preempt(
 
 
 def _left(missing: ResourceList, ended: Sequence[Candidate]) -> Totals:
-    """What is still missing when these pods have ended."""
+    """The amounts that are still missing when these pods have ended."""
     left = {
         name: amount - sum((one.asked.get(name, ZERO) for one in ended), ZERO)
         for name, amount in missing.items()

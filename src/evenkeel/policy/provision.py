@@ -87,7 +87,7 @@ class PlannedPod(NamedTuple):
 
 
 class PodFacts(NamedTuple):
-    """What every level of the tree needs to know of a pod, computed once."""
+    """The facts about a pod that every level of the tree needs, computed once."""
 
     planned: PlannedPod
     qos: QoSClass

@@ -47,7 +47,7 @@ class Watches(NamedTuple):
         self.disk.open()
 
     def loops(self, version: Version) -> list[Coroutine[object, object, None]]:
-        """What runs in the event loop until the agent ends."""
+        """The loops that run in the event loop until the agent ends."""
         loops = [self.backoff.run()]
         if version == Version.V2:
             loops.append(self.stalls.run())

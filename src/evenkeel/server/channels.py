@@ -11,7 +11,7 @@ from evenkeel.runtime.sessions import SessionEnd
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-# Of port-forward: bytes in both directions, and what went wrong. The first message of each has the port.
+# The channels of port-forward: bytes in both directions, and errors. The first message of each has the port.
 DATA, DATA_ERROR = 0, 1
 
 _NON_ZERO = "NonZeroExitCode"

@@ -264,7 +264,7 @@ def _token(token: ServiceAccountTokenProjection, path: str, source: str) -> Prob
 
 
 def cluster_only_problems(pod: Pod) -> Problems:
-    """What a pod of a manifest must not have, because only a cluster can give it."""
+    """Refuses fields of a pod in a manifest that only a cluster can honour."""
     if pod.spec.ephemeral_containers:
         why = "they are added to running pods of a cluster (kubectl debug); use evenkeel exec instead"
         yield Problem("spec.ephemeralContainers", f"not supported in a manifest: {why}", NODE_RULE)

@@ -29,7 +29,8 @@ class Mounts(NamedTuple):
 
 
 def parse_mountinfo(text: str) -> Mounts:
-    """Of several mounts of one hierarchy, the first that shows all of it, or else the first."""
+    """Parses mountinfo. If a hierarchy is mounted several times, the first mount that shows all of it counts, or else
+    the first."""
     hierarchies: dict[tuple[str, str], tuple[bool, str]] = {}
     for kind, root, point, options in _visible(text):
         for name in [""] if kind == "cgroup2" else options.split(","):

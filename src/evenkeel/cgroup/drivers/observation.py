@@ -304,7 +304,7 @@ def _text(content: bytes) -> str:
 
 
 def _corrected(observed: Observed, differences: Differences) -> Observed:
-    """What was read, with the cgroups that are not planned, and without those that are missing in one hierarchy."""
+    """The observed tree, with the cgroups that are not planned, and without those that are missing in one hierarchy."""
     if not differences.extra and not differences.partial:
         return observed
     partial = set(differences.partial)

@@ -137,7 +137,7 @@ def properties(file: str, value: str) -> tuple[Property, ...]:
 
 
 def file_value(file: str, unit_properties: Mapping[str, object]) -> str | None:
-    """What systemd writes into `file` of a unit with these properties; None if it does not write it."""
+    """The value that systemd writes into `file` of a unit with these properties; None if it does not write it."""
     if file in _AMOUNTS:
         return _text(unit_properties.get(_AMOUNTS[file][0]))
     if file == "cpu.weight":
@@ -219,7 +219,7 @@ def _quota_text(per_second_us: object, period_us: object) -> str | None:
 
 
 def _mask(cpus: tuple[int, ...]) -> bytes:
-    """One bit a CPU, the first in the lowest bit of the first byte."""
+    """A bit mask of the CPUs. The first CPU is the lowest bit of the first byte."""
     bits = sum(1 << cpu for cpu in cpus)
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 

@@ -170,7 +170,7 @@ class V1Driver(CgroupfsDriver):
                 cpuset.write(one, "cgroup.clone_children", "1")
 
     def _kill_at_once(self, path: str) -> bool:  # noqa: ARG002
-        """Not through the unified hierarchy: a container runtime may have left processes out of it."""
+        """False: the unified hierarchy could do it, but a container runtime may have left processes out of it."""
         return False
 
     def _set_frozen(self, path: str, *, frozen: bool) -> bool:

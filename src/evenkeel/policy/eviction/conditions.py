@@ -15,7 +15,7 @@ from evenkeel.quantity import Quantity
 
 
 class Observation(NamedTuple):
-    """What a signal measured: bytes, inodes or processes."""
+    """The measurement of a signal: bytes, inodes or processes."""
 
     available: int
     capacity: int

@@ -44,7 +44,7 @@ class Settings(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one step passes to the next."""
+    """The state that one step passes to the next."""
 
     first_crossed: Mapping[Threshold, float] = MappingProxyType({})
     unresolved: tuple[Threshold, ...] = ()
@@ -62,7 +62,7 @@ def of_thresholds(state: State, thresholds: Collection[Threshold]) -> State:
 
 
 class Reclaim(StrEnum):
-    """What can be deleted before any pod is evicted."""
+    """The garbage that can be deleted before any pod is evicted."""
 
     CONTAINERS = "unused containers"
     IMAGES = "unused images"
@@ -90,7 +90,7 @@ class Eviction(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do.
+    """The actions to take.
 
     All pods `over_limit` are evicted, because each exceeds its own limit. `due` are the thresholds that require action,
     the most urgent first; `acting_on` is the one that this decision acts on. `reclaim` is deleted first. If
@@ -214,7 +214,7 @@ def ranking(
 
 
 def reclaimable(signal: Signal, node: NodeFigures) -> tuple[Reclaim, ...]:
-    """What to delete from the filesystem of `signal` before any pod is evicted."""
+    """The garbage to delete from the filesystem of `signal` before any pod is evicted."""
     if resource_of(signal) not in (Resource.STORAGE, Resource.INODES):
         return ()
     filesystem = signal.partition(".")[0]

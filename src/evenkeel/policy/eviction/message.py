@@ -13,7 +13,7 @@ from evenkeel.policy.eviction.thresholds import Signal, Threshold, threshold_amo
 from evenkeel.policy.eviction.usage import DiskPart, LimitExceeded, Part, Resource, resource_of, usage_by_part
 
 _NEXT_IN_RANK = 3
-# What earlier versions recorded, and what is recorded now.
+# The wording of earlier versions, and the wording of today.
 _EARLIER_WORDS = (
     (", and goes first by ", ", and is first in rank by "),
     ("No other pod could go.", "No other pod could be evicted."),

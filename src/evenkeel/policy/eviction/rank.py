@@ -32,7 +32,8 @@ class Order(StrEnum):
 
 
 class Need(StrEnum):
-    """What needs the scarce resource. For the need of other pods, a pod within its request is never evicted (A5)."""
+    """The need for the scarce resource: of pods, or of the system. For the need of other pods, a pod within its request
+    is never evicted (A5)."""
 
     PODS = "pods"
     SYSTEM = "system"
@@ -168,7 +169,7 @@ def need_of(signal: Signal, snapshot: Snapshot, profile: Profile, traits: "Trait
 
 
 class PodTraits(NamedTuple):
-    """What ranking reads from a pod's specification. It does not depend on what the pod uses."""
+    """The facts that ranking reads from a pod's specification. They do not depend on the pod's usage."""
 
     pod: Pod
     qos: QoSClass

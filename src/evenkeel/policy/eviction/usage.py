@@ -20,7 +20,7 @@ from evenkeel.quantity import Quantity
 
 
 class Resource(StrEnum):
-    """What can run short. Memory and storage can be requested; inodes and processes cannot."""
+    """A resource that can run short. Memory and storage can be requested; inodes and processes cannot."""
 
     MEMORY = MEMORY
     STORAGE = EPHEMERAL_STORAGE

@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 
 
 class ContainerRecord(NamedTuple):
-    """What is known of one container.
+    """The record of one container.
 
     `attempt` counts starts; 0 means "never started". It is raised and written to the journal before the start
     (`is_asked_for`), so that no start is done twice. `started_at` is set while the container runs.

@@ -77,7 +77,7 @@ def pod_facts(pod: Pod, state: PodState, *, is_admitted: bool) -> PodFacts:
 
 
 class RollProgress(NamedTuple):
-    """Of a Deployment: when its rollout last came forward."""
+    """The progress of a Deployment: when its rollout last came forward."""
 
     at: float = 0.0
     updated: int = 0

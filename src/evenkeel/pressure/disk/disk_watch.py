@@ -47,7 +47,7 @@ _AFTER_FAILURE_SECONDS = 1.0
 
 
 class DiskWatchSink(Protocol):
-    """What the disk watch reports. It must not wait for the agent, so each call returns at once."""
+    """Takes the reports of the disk watch. The watch must not wait for the agent, so each call returns at once."""
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None: ...
     def stepped(self, step: Step, after: State, more: Mapping[str, object]) -> None: ...

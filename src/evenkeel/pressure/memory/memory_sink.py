@@ -1,4 +1,5 @@
-"""What the memory watch reports. The watch must not wait for the agent, so each call returns at once."""
+"""The reports of the memory watch, and the interface that takes them. The watch must not wait for the agent, so each
+call returns at once."""
 
 from collections.abc import Mapping
 from typing import Protocol

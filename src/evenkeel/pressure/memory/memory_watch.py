@@ -55,7 +55,7 @@ _AT_ONCE_AGAIN_SECONDS = 0.1
 
 
 class WatchSettings(NamedTuple):
-    """What the agent's configuration says about memory pressure."""
+    """The agent's settings for memory pressure."""
 
     thresholds: tuple[Threshold, ...] = ()
     settings: Settings = Settings()

@@ -64,7 +64,7 @@ _encoded = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class BadMessage(Exception):
-    """What was received is not a valid message. The text says why."""
+    """The received data is not a valid message. The text says why."""
 
 
 def frame(message: Message) -> bytes:

@@ -208,7 +208,7 @@ class WatchLink:
                     self.open()
                 else:
                     if lost is not None:
-                        # One that hangs in its end would keep the lock, and the next one could not watch.
+                        # A watch that hangs in its end would keep the lock, and the next watch could not work.
                         await lost.kill()
                         self._on_news("the watch over memory ended: another one is started")
                         self._on_lost()

@@ -140,7 +140,7 @@ def timeout_text(seconds: float) -> str:
 
 
 class _Stream:
-    """One call: what is still to be sent of its request, and what has come of its answer."""
+    """One call: the unsent part of its request, and the received part of its answer."""
 
     def __init__(self, number: int, unsent: bytes, most_bytes: int) -> None:
         self.number = number
@@ -283,7 +283,7 @@ class _Wire(asyncio.Protocol):
         self._released.set()
         self._transport.abort()
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

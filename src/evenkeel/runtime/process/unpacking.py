@@ -52,7 +52,7 @@ class Unpacking:
         self._made: set[str] = set()  # the paths made by this layer
         self._parent = -1
         self._parent_path: str | None = None
-        # Of directories; set at the end, because each new entry changes the time.
+        # The times of directories. They are set at the end, because each new entry changes them.
         self._times: list[tuple[str, int]] = []
 
     def take(self, member: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
