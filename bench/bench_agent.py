@@ -307,7 +307,8 @@ def kept(one: Agent) -> Iterator[Figure]:
 
 
 def taking_over(one: Agent) -> Figure:
-    """From exec of a new agent, after the old one was killed, until it answers with every pod running."""
+    """The time of a takeover: from the exec of a new agent, after the old one was killed, until it answers with every
+    pod running."""
     one.kill()
     at = time.monotonic()
     one.start()

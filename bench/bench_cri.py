@@ -133,7 +133,7 @@ class BareCalls:
             self._call("RemovePodSandbox", cri_pb2.RemovePodSandboxRequest(pod_sandbox_id=pod))
 
     def _requests(self, name: str, *, has_filter: bool) -> tuple[Any, Any]:
-        """To make a sandbox and a container in it, but that its number is not known yet."""
+        """The requests that make a sandbox and a container in it. The sandbox's ID is filled in later."""
         from evenkeel.runtime.cri import cri_pb2
 
         namespaces = cri_pb2.NamespaceOption(network=cri_pb2.NODE, pid=cri_pb2.CONTAINER)

@@ -111,7 +111,7 @@ def reported(storms: list[Storm]) -> str:
 
 
 def storm_of(guard: str, kind: Kind, said: str, *, is_kernels: bool) -> Storm:
-    """From what line_watch.c said, and whether the kernel's own killer acted meanwhile."""
+    """A storm from the output of line_watch.c, and from whether the kernel's OOM killer acted meanwhile."""
     numbers = {word: int(number) for word, number in (line.split() for line in said.splitlines())}
     stopped = numbers.get("stopped")
     seconds = None if stopped is None else (stopped - numbers["crossed"]) / 1e9

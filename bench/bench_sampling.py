@@ -129,7 +129,7 @@ def closeness(crossings: Iterable[Crossing]) -> Iterator[Figure]:
 
 
 def numbers(said: str) -> dict[str, int]:
-    """Of the lines of words and numbers that the reference says."""
+    """The numbers in the reference's output, which has lines of a word and a number."""
     return {word: int(number) for word, number in (line.split() for line in said.splitlines())}
 
 

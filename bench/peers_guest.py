@@ -104,7 +104,7 @@ def agent() -> Iterator[Begin]:
 
 @contextmanager
 def standing_by(earlyoom: str) -> Iterator[Begin]:
-    """earlyoom looks at the machine, and is told to kill at the very line."""
+    """Runs earlyoom, which watches the whole machine. It is configured to kill at the same threshold."""
     line_kib = LINE_MIB * 1024
     command = [f"{earlyoom}/usr/bin/earlyoom", "-p", "-r", "0", "-M", f"{line_kib},{line_kib}"]
     silence = subprocess.DEVNULL
@@ -154,7 +154,7 @@ def _placed(
 
 
 def _install(oomd: Path) -> None:
-    """As its package would, but with the shortest time that it accepts."""
+    """Installs systemd-oomd as its package does, but with the shortest time that it accepts."""
     for source, target in (("lib", "/usr/lib"), ("usr", "/usr"), ("etc", "/etc")):
         shutil.copytree(oomd / source, target, dirs_exist_ok=True, symlinks=True)
     settings = Path("/etc/systemd/oomd.conf.d/tuned.conf")

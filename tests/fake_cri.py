@@ -40,7 +40,7 @@ class FakeCri:
         self.with_user_namespaces: tuple[str, ...] = ()  # the names of its handlers
         self.systemd_cgroup = False
         self.tells_pids = True
-        # As containerd 1.6: none are told.
+        # As containerd 1.6: it sends no events.
         self.events: asyncio.Queue[pb.ContainerEventResponse] | None = None
         self.unreadable: set[str] = set()  # containers whose status it cannot tell
         self.oom_kills: dict[str, int] = {}  # the kernel's count of each cgroup that is there

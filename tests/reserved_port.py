@@ -1,4 +1,4 @@
-"""A port of loopback for a program that is told its number and listens there later, perhaps more than once."""
+"""A port of loopback for a program that gets its number and listens there later, perhaps more than once."""
 
 import socket
 

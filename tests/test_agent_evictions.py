@@ -144,7 +144,7 @@ def test_an_eviction_while_a_container_starts_is_not_taken_for_a_failure_of_its_
 
 @pytest.mark.req("A20", "E14")
 def test_an_eviction_while_a_container_starts_that_the_watch_has_not_reported_yet_is_an_eviction(tmp_path):
-    """The watch writes its intent, kills, and reports. The runtime tells of the failed start before the report."""
+    """The watch writes its intent, kills, and reports. The runtime reports the failed start before that."""
     config = KubeletConfiguration(eviction_hard={"memory.available": "100Mi"})
     place = Place(str(tmp_path), config)
     never = PODS.replace('"spec": {"containers"', '"spec": {"restartPolicy": "Never", "containers"')

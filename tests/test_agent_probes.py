@@ -382,7 +382,7 @@ PASSED, FAILED = ExecResult(0, ""), ExecResult(1, "no\x1b[31m disk\n")
 
 
 def at_once(probe):
-    """Without the wait between two questions, which is a whole second at least."""
+    """Removes the wait between two probes, which is at least a second."""
     return probe._replace(period_seconds=1e-6)
 
 

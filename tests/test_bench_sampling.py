@@ -1,4 +1,4 @@
-"""What `bench sampling` makes of the figures of its guest; taking them needs a machine to be thrown away."""
+"""How `bench sampling` evaluates the figures of its guest. Measuring them needs a disposable machine."""
 
 from bench.bench_sampling import (
     AGENT,

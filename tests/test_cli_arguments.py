@@ -34,7 +34,7 @@ POD = {
 
 @pytest.fixture
 def client(agent, front):
-    """Of an agent with a Deployment of two pods, of which the second runs, and two Services."""
+    """A client of an agent with two Services and a Deployment of two pods, of which the second runs."""
     made = workload("Deployment", {"replicas": 2}, "web")
     front.made[key_of(made)] = made
     waits, runs = (replica(made, name, Profile.DOCUMENTS) for name in ("web-0", "web-1"))

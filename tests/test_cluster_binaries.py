@@ -11,7 +11,7 @@ from tests.cluster.binaries import CONTROL_PLANE, control_plane_programs, kubern
 from tests.machines import Unavailable, run
 from tests.machines.parts import PARTS
 
-# A toolchain that writes the names of what it is told to build, or has no registry.
+# A toolchain that writes the names of the programs that it should build, or has no registry.
 GO = """#!/bin/sh
 case "$1" in
   env) echo go1.99.1;;

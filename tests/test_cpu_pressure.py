@@ -47,7 +47,7 @@ class BusyKernel(CountingKernel):
         self._before: dict[str, tuple[float, float]] = {}  # seconds used and waited until `_since`, by UID
 
     def run_at(self, rates: dict[str, float], waits: dict[str, float]) -> None:
-        """From now on. Counters go on from where they are, as the kernel's do."""
+        """Sets the rates from now on. Counters continue from their present values, as the kernel's do."""
         self._before = {uid: self._seconds(uid) for uid in ("u1", "u2", "u3")}
         self._since = asyncio.get_running_loop().time()
         self._rates, self._waits = rates, waits
@@ -137,7 +137,7 @@ def test_what_was_seen_is_known_after_the_agent_was_killed(place: Place):
         async with place.agent() as agent:
             assert condition(agent) == "True"
             await until(lambda: kernel.cgroups[BRANCH]["cpu.weight"] == "1")
-            # The first window after it is the second in a row: somebody goes without another warning.
+            # The first window after it is the second in a row: a pod is evicted without another warning.
             await until(lambda: phase(agent, "idle") == "Failed")
 
     asyncio.run(until_there_is_pressure())

@@ -100,7 +100,7 @@ def test_first_the_condition_and_the_weight_then_one_pod_a_window():
     assert third.victim is not None
     assert third.victim.metadata.name == "other"
     state, fourth = decide_cpu(state, window(starved, ends_at=240), SETTINGS)
-    assert (fourth.is_pressure, fourth.victim) == (True, None)  # nobody else stands in the way
+    assert (fourth.is_pressure, fourth.victim) == (True, None)  # there is no other candidate
 
 
 def test_a_window_without_shortage_begins_the_count_anew_and_the_condition_lasts_its_time():

@@ -275,7 +275,7 @@ def test_the_kernels_count_is_read_before_the_runtime_is_asked_which_removes_the
 
 
 def test_an_end_that_the_runtime_is_slow_to_notice_is_waited_for(story, monkeypatch):
-    """The kernel tells of the end when the process becomes a zombie. The runtime reaps it, and knows of the end, some
+    """The kernel reports the end when the process becomes a zombie. The runtime reaps it, and knows of the end, some
     time later."""
 
     async def tell(fake: FakeCri, directory: str) -> None:

@@ -23,7 +23,7 @@ SERVICE = "/system.slice/containerd.service"
 
 
 class Machine:
-    """With an agent that is this process, a runtime somewhere, and cgroups of 100 MiB and a second of cpu each."""
+    """A machine whose agent is this process, with a runtime, and cgroups of 100 MiB and a second of cpu each."""
 
     def __init__(self, runtime: Process | None, place: str, agent: str = OWN) -> None:
         self.runtime = runtime

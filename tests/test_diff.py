@@ -36,7 +36,7 @@ def ratio(files, version):
 
 
 class Files(dict):
-    """The files of one cgroup: those nobody has written hold the kernel's defaults."""
+    """The files of one cgroup. A file that was not written has the kernel's default."""
 
     def __init__(self, version):
         super().__init__()

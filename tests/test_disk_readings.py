@@ -309,7 +309,7 @@ def test_an_image_is_in_use_while_any_attempt_has_it(tmp_path):
     launch.write_text(json.dumps({"filesystem": {"image": paths.image("aaa")}}))
     assert images_in_use(paths) == {paths.image("aaa")}
     other = tmp_path / "pods" / "u2" / "app.1"
-    other.mkdir(parents=True)  # begun, and nobody knows with which
+    other.mkdir(parents=True)  # begun, and its image is not known
     assert images_in_use(paths) == {paths.image("aaa"), paths.image("bbb")}
 
 

@@ -1,4 +1,4 @@
-"""What a directory takes on disk, whatever a container put into it."""
+"""The disk usage of a directory, whatever a container put into it."""
 
 import os
 import subprocess

@@ -261,7 +261,7 @@ def test_a_cgroup_that_one_hierarchy_lacks_is_not_there(tmp_path: Path):
 
 
 class Leaving(V1Driver):
-    """Under which the last process leaves a cgroup after its removal was begun."""
+    """A driver under which the last process leaves a cgroup after its removal has begun."""
 
     process: Path
 

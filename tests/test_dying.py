@@ -33,7 +33,7 @@ def test_only_processes_that_still_exist_are_killed(sleeping):
 
 def test_a_kill_that_may_have_missed_a_process_says_so(sleeping):
     first, second = sleeping
-    nobody = Dying(set)  # nobody was found, which need not mean that nobody is there
+    nobody = Dying(set)  # no process was found, but there may be one
     nobody.kill()
     assert not nobody.are_all()
     reads = [{first.pid}, {first.pid}, {first.pid, second.pid}, set()]

@@ -1,4 +1,4 @@
-"""How long an evicted pod stays away."""
+"""The back-off of evicted pods."""
 
 import pytest
 

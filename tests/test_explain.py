@@ -53,7 +53,7 @@ def explain(tmp_path, capsys, monkeypatch):
 
 
 def files(out):
-    """The files of each cgroup that `-o json` told of, by the end of its path."""
+    """The files of each cgroup in the output of `-o json`, by the end of its path."""
     return {
         cgroup["path"]: {setting["file"]: setting["value"] for setting in cgroup.get("settings", ())}
         for cgroup in json.loads(out)["cgroups"]

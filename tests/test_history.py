@@ -33,7 +33,7 @@ POD_LIST = tuple(running(pod) for pod in pods_of(PODS))
 
 
 class Machine:
-    """On which agents watch the same pods, one after the other, with cpu and memory as told."""
+    """A machine on which agents watch the same pods, one after the other, with the given cpu and memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class Machine:
         asyncio.run(self.history.save())
 
     def use(self):
-        """Of every container, which are the same here."""
+        """The usage of every container. All containers use the same here."""
         tree = self.maker.node_snapshot(POD_LIST).sweep.tree
         paths = [one.path for one in tree.cgroups if one.kind == Kind.CONTAINER]
         (use,) = {self.history.watched[path].use for path in paths}

@@ -1,4 +1,4 @@
-"""The stream of events, its parsers, and what it does when the kernel refuses or nobody listens."""
+"""The stream of events and its parsers, also if the kernel refuses or the events are not consumed."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What the tests of attacks take for a refused pod."""
+"""How the tests of attacks recognise a refused pod."""
 
 import json
 from typing import Any

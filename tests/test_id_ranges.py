@@ -100,7 +100,7 @@ def test_an_agent_has_one_entry_whatever_device_or_version_it_had_before(tmp_pat
 
 
 def test_a_range_from_before_a_boot_that_another_agent_has_given_since_is_changed(tmp_path):
-    """After a boot nobody knows of an agent that has not been started yet."""
+    """After a boot, an agent that has not been started yet is not known to the others."""
     one = agent(tmp_path, "one")
     first, second = one.take("u-1"), one.take("u-2")
     for uid in ("u-1", "u-2"):

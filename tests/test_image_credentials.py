@@ -138,7 +138,7 @@ def test_what_a_pods_own_password_pulled_is_for_pods_with_an_accepted_password()
     both = access.with_accepted(yours, Credentials((yours,)))
     assert both.allows((mine,))
     assert both.allows((yours,))
-    # What the machine itself may pull, or everybody, is for all.
+    # Every pod may use an image that was pulled with the machine's credentials or without any.
     assert both.with_accepted(None, Credentials()) == FOR_ALL
     assert first_access(mine, Credentials((), (mine,))) == FOR_ALL
     assert FOR_ALL.with_accepted(mine, Credentials((mine,))).allows(())

@@ -245,7 +245,8 @@ def test_doctor_says_what_is_wrong_with_a_node_and_how_to_mend_it(name: str, sta
 
 
 class Unsigned(NodeCertificate):
-    """Is due, and expires when the node has waited a moment for its successor, which only the token brings."""
+    """A certificate that is due, and expires while the node waits for its successor. Only the token can get the
+    successor."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(str(directory / "client.pem"), "web1", CLIENT)

@@ -1,4 +1,4 @@
-"""What makes the machines of the kernel tests, as far as it can be shown without one."""
+"""How the machines of the kernel tests are made, as far as it can be tested without one."""
 
 import os
 import subprocess

@@ -124,7 +124,7 @@ sys.exit(cluster.main(["e2e"]))
 
 
 def test_upstreams_tests_that_are_ended_by_a_time_limit_leave_no_directory(tmp_path: Path):
-    """`timeout` tells all of a process group, and make tells its children once more. An agent that is not ended has
+    """`timeout` signals a whole process group, and make signals its children once more. An agent that is not ended has
     mounts in the directory."""
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-c", END_TO_END, str(tmp_path)]

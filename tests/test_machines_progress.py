@@ -1,4 +1,4 @@
-"""What `make kernel` shows while the machines work: reports of pytest, lines of progress, the table at the end."""
+"""The output of `make kernel` while the machines work: reports of pytest, lines of progress, the table at the end."""
 
 import os
 import signal

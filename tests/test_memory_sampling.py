@@ -1,4 +1,4 @@
-"""What the memory watch reads, on files with a kernel's own text."""
+"""The samples of the memory watch, on files with a kernel's own text."""
 
 import pytest
 

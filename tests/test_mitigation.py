@@ -294,7 +294,7 @@ def test_no_pod_stays_throttled_or_frozen_when_the_watch_and_its_guard_are_kille
 
 
 def _watches_and_guards() -> list[int]:
-    """Those of this process, as soon as both are there. The guard is a child of the watch."""
+    """Waits for the watches and guards of this process. The guard is a child of the watch."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

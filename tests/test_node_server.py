@@ -200,7 +200,7 @@ def test_a_pod_of_this_machine_is_found_by_the_name_of_its_mirror_only(node):
     node.mirrors.add(("default", "web-node1"))
     assert node.ask("/containerLogs/default/web-node1/app") == (200, "mine\n")
     assert node.ask(LOGS)[0] == 404
-    node.mirrors.clear()  # whoever has that name now has not arrived here
+    node.mirrors.clear()  # the pod that has this name now is not on this node
     assert node.ask("/containerLogs/default/web-node1/app")[0] == 404
     node.mirrors.add(("default", "web-node1"))
     node.local.clear()

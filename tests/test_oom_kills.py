@@ -54,12 +54,12 @@ def outcome_of(agent: Agent) -> tuple[str, str]:
 
 
 def logs_kill(agent: Agent) -> None:
-    """As `KernelEvents` does when it has found out whose process it was."""
+    """Reports an OOM kill, as `KernelEvents` does when it has found the container of the process."""
     agent.steps.report(OomKilled(MAIN))
 
 
 def remove_cgroup(place: Place) -> None:
-    """As a container runtime does when it has taken note of the end; something was OOM-killed on the machine."""
+    """Removes the cgroup, as a container runtime does after the end. Some process was OOM-killed on the machine."""
     place.kernel.gone.add(CGROUP)
     place.machine_oom_kills += 1
 

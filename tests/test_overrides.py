@@ -21,7 +21,7 @@ def test_what_is_wanted_takes_the_place_of_what_is_planned_and_nothing_else_chan
     assert [cgroup.path for cgroup in made.cgroups] == [cgroup.path for cgroup in TREE.cgroups]
     assert made.cgroups[1].settings == (LEAST, ONE.settings[1])
     assert made.cgroups[2] is OTHER
-    assert overrides.on(TREE).cgroups[1] is made.cgroups[1]  # so that nobody looks for changes in it
+    assert overrides.on(TREE).cgroups[1] is made.cgroups[1]  # so that it is not compared for changes
     overrides.set("cpu", {})
     assert overrides.on(TREE) is TREE
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_not_planned_gets_the_kernel_s_default_when_it_ends():
     assert after.settings == (PLANNED, Setting("memory.high", "max", "A15", "no longer for the test"))
     assert overrides.on(TREE).cgroups[2] is after
     assert overrides.on(TREE._replace(cgroups=TREE.cgroups[:2])).cgroups == TREE.cgroups[:2]
-    assert overrides.on(TREE) is TREE  # another one of that name: nobody has written anything there
+    assert overrides.on(TREE) is TREE  # a new cgroup of that name: nothing was written there
 
 
 def test_a_setting_of_a_former_agent_is_restored():

@@ -19,7 +19,7 @@ HONOURED, REFUSED, NO_MEANING = "honoured", "refused", "no meaning"
 
 
 def types_of_pods() -> dict[str, set[str]]:
-    """By Kubernetes' name of the type: the fields that the classes of `api` have."""
+    """The fields that the classes of `api` have, by Kubernetes' name of the type."""
     found: dict[str, set[str]] = {}
     left: list[Any] = [Pod]
     while left:

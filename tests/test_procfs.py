@@ -1,4 +1,4 @@
-"""What /proc says of processes: which of them have ended."""
+"""Reading processes from /proc: which of them have ended."""
 
 import os
 import subprocess

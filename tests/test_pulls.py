@@ -51,7 +51,7 @@ class FakeStore:
 
 
 class FakeRegistry:
-    """In place of skopeo: it accepts some credentials, and answers when it is let."""
+    """A stand-in for skopeo. It accepts some credentials, and answers when the test allows it."""
 
     def __init__(self, *accepted: Credential | None) -> None:
         self.accepted = accepted

@@ -327,7 +327,7 @@ def test_a_header_that_asks_for_all_memory_is_refused(place: Place) -> None:
 
 
 def saved_image(*layers: bytes) -> bytes:
-    """As `docker save` writes it."""
+    """An image as `docker save` writes it."""
     names = [f"{number}/layer.tar" for number in range(len(layers))]
     manifest = json.dumps([{"Config": "config.json", "RepoTags": ["app:1"], "Layers": names}]).encode()
     files = [entry(name, layer) for name, layer in zip(names, layers, strict=True)]

@@ -1,4 +1,4 @@
-"""What the process runtime cannot honour, said before anything is started."""
+"""Pods that the process runtime cannot honour are refused before anything is started."""
 
 import pytest
 

@@ -21,7 +21,7 @@ from tests.needing import needing
 
 
 class Logind(ServiceInterface):
-    """Gives locks, and tells of shutdowns."""
+    """Gives locks, and announces shutdowns."""
 
     def __init__(self) -> None:
         super().__init__("org.freedesktop.login1.Manager")

@@ -35,7 +35,7 @@ spec:
 
 
 class Followed:
-    """What a PodFiles tells, one after the other."""
+    """The file sets that a PodFiles yields, one after the other."""
 
     def __init__(self, files):
         self.files = files
@@ -43,7 +43,7 @@ class Followed:
         self.last = None
 
     async def until(self, is_so):
-        """The first set from now on of which it is true; the one told last counts."""
+        """The first set from now on for which it is true; the set that was yielded last counts."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while self.last is None or not is_so(self.last):
                 self.last = await anext(self._told)
@@ -79,7 +79,7 @@ def scanned(*paths, **more):
 
 
 def replace(path, text):
-    """As editors do: whole, or not at all."""
+    """Replaces the file as a whole, as editors do."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text)
     new.rename(path)

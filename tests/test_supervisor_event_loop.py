@@ -20,7 +20,7 @@ def test_an_event_of_a_closed_descriptor_does_not_reach_the_next_one_with_its_nu
     opened: list[int] = []
 
     def replace(one: int, other: int) -> None:
-        """Is called for that of both pipes whose turn is first. It puts a FIFO in the place of the other one."""
+        """Called for the pipe whose event is handled first. Puts a FIFO in the place of the other one."""
         loop.unwatch(one)
         loop.unwatch(other)
         os.close(other)

@@ -329,7 +329,7 @@ def can_break(place: Path) -> bool:
 
 
 def break_disk(place: Path) -> None:
-    """From now on the filesystem is read-only, and what is not on the disk yet never will be."""
+    """Makes the filesystem read-only. Data that is not on the disk yet is lost."""
     _error_trigger(place).write_text("a test")
 
 

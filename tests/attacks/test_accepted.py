@@ -68,7 +68,7 @@ def test_a_pod_posted_while_its_namesake_ends_runs_afterwards_or_is_refused(agen
 
 
 def _await_new(agent: Up, name: str) -> None:
-    """Until the pod that was posted last runs."""
+    """Waits until the pod that was posted last runs."""
 
     def is_new_and_runs() -> bool:
         found = agent.pod(name)

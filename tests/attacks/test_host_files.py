@@ -1,4 +1,4 @@
-"""What of the host's files a container can change: those of its volumes, and no others."""
+"""A container can change the host's files in its volumes, and no others."""
 
 import secrets
 from pathlib import Path
@@ -30,7 +30,7 @@ READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}}
 
 
 def writable_files_of_the_host(lines: list[str]) -> list[str]:
-    """Of what `reach` said: the paths that may be written and are the very files of the host."""
+    """The paths in the output of `reach` that can be written and are the host's own files."""
     found = []
     for line in lines:
         path, *rest = line.split()

@@ -1,6 +1,6 @@
 """The machine changes under the agent: the clock jumps, PIDs are used again, the kernel's quotas of root are used up.
 
-These change the machine for everybody, so they run in a guest only."""
+They affect the whole machine, so they run in a guest only."""
 
 import ctypes
 import json

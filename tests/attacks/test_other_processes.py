@@ -40,7 +40,7 @@ def traits(pid: int) -> tuple[object, ...]:
 
 
 def outcomes(lines: list[str]) -> dict[str, set[str]]:
-    """By call, what the kernel answered; for all processes."""
+    """The kernel's answers for all processes, by system call."""
     found: dict[str, set[str]] = {}
     for line in lines[:-1]:
         call, _, outcome = line.split()

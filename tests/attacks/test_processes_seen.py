@@ -65,8 +65,8 @@ def test_what_enters_a_container_for_exec_brings_nothing_of_the_host(agent: Up, 
 
 
 def test_a_program_of_the_host_is_not_to_be_had_by_executing_what_enters(agent: Up):
-    """The command, or a script's interpreter, is /proc/self/exe: who becomes it would run our program, and could then
-    change it through its own /proc (CVE-2019-5736). `exe` is put where the host's program has its loader."""
+    """The command, or a script's interpreter, is /proc/self/exe: a process that executes it would run our program, and
+    could then change it through its own /proc (CVE-2019-5736). `exe` is put where the host's program has its loader."""
     prepare = (
         f"mkdir -p /lib64; cp {program('exe')} /lib64/ld-linux-x86-64.so.2; "
         "printf '#!/proc/self/exe\\n' > /tmp/script; chmod +x /tmp/script; "

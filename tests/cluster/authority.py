@@ -96,7 +96,7 @@ class Authority:
         return path
 
     def cluster_kubeconfig(self, server: str) -> str:
-        """With the cluster alone, as everybody may see it."""
+        """A kubeconfig with the cluster alone, without credentials."""
         cluster = {"server": server, "certificate-authority-data": _encoded(self.certificate)}
         return json.dumps(
             {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}

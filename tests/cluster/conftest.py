@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def directory() -> Iterator[Path]:
-    """Of everything; the logs in it stay in .cache/machines/log/cluster."""
+    """The directory of the whole run. Its logs stay in .cache/machines/log/cluster."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-cluster-") as temporary:
         try:
             yield Path(temporary)
@@ -68,7 +68,7 @@ def make_node(plane: ControlPlane, directory: Path) -> MakeNode:
 
 @pytest.fixture(scope="session")
 def nodes(make_node: MakeNode) -> Iterator[list[Node]]:
-    """Those that all tests share: a test leaves them running and ready."""
+    """The nodes that all tests share. A test leaves them running and ready."""
     with contextlib.ExitStack() as opened:
         made = [opened.enter_context(make_node(name)) for name in ("node1", "node2")]
         for one in made:

@@ -136,8 +136,8 @@ class ControlPlane:
         self.close()
 
     def start_api_server(self) -> None:
-        """And the controllers anew: a controller manager that had just begun when the API server went has ended, and
-        others wait up to a minute before they look again."""
+        """Starts the API server, and the controllers anew: a controller manager that had just started when the API
+        server stopped has ended, and others wait up to a minute before they try again."""
         self.api_server.start()
         self._await(self.api_server, API_PORT, "/readyz")
         others = (
@@ -169,11 +169,11 @@ class ControlPlane:
         return place
 
     def node_kubeconfig(self, name: str) -> Path:
-        """With a certificate of the node `name`, as after its bootstrap."""
+        """A kubeconfig with a certificate of the node `name`, as after its bootstrap."""
         return self._kubeconfig(f"node-{name}", f"system:node:{name}", "system:nodes")
 
     def bootstrap_kubeconfig(self) -> Path:
-        """With the token that a node asks for its certificate with."""
+        """A kubeconfig with the bootstrap token of a node."""
         path = self.directory / "bootstrap.kubeconfig"
         return self.authority.kubeconfig(path, URL, token=self.bootstrap_token)
 
@@ -245,7 +245,8 @@ class ControlPlane:
                 "data": {"kubeconfig": self.authority.cluster_kubeconfig(URL)},
             },
         )
-        # What was written is not in force yet: the API server hears of it as everybody does, and a controller signs.
+        # The written objects have no effect yet: the API server itself learns of them by a watch, and a controller
+        # signs.
         eventually(self._is_permitted, within_seconds=READY_SECONDS)
 
     def _is_permitted(self) -> bool:

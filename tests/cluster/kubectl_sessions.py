@@ -53,6 +53,6 @@ class Running:
             process.communicate()
 
     def processes(self, uid: str) -> set[int]:
-        """Those of a pod."""
+        """The processes of a pod."""
         below = cgroups_below(self.node.agent.root.paths()[0])
         return {pid for path in below if f"pod{uid}" in str(path) for pid in processes_in(path)}

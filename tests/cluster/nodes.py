@@ -34,7 +34,7 @@ class Node:
         self._plane = plane
 
     def start(self) -> None:
-        """Back when the API server calls the node ready, and the scheduler may give it pods."""
+        """Starts the agent. Returns when the API server calls the node ready, and the scheduler may give it pods."""
         self.agent.start()
         self.await_ready()
 

@@ -173,7 +173,7 @@ class _Side:
         return (request, body) if request is not None else None
 
     async def events(self) -> AsyncIterator[h11.Event]:
-        """Until the end of the message, with that; or until the peer has gone."""
+        """Yields the events of a message up to and including its end, or until the peer is gone."""
         while True:
             event = self.http.next_event()
             if event is h11.NEED_DATA:
@@ -201,7 +201,7 @@ class _Side:
 
 
 def _status(code: int) -> dict[str, object]:
-    """As the API server puts an error."""
+    """An error as a Status object of the API server."""
     message = "the proxy of the tests says so"
     return {
         "kind": "Status",

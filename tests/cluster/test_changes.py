@@ -1,4 +1,4 @@
-"""What is done to pods that run in a real cluster: another image, deletion by force, eviction under pressure."""
+"""Changes of running pods in a real cluster: another image, deletion by force, eviction under pressure."""
 
 import contextlib
 import subprocess

@@ -1,4 +1,4 @@
-"""What breaks in a cluster: agents are killed, the API server goes, a node is cut off. No pod is lost or runs twice."""
+"""Faults in a cluster: agents are killed, the API server stops, a node is cut off. No pod is lost or runs twice."""
 
 import os
 import random
@@ -101,7 +101,7 @@ def test_the_pods_of_a_node_that_is_cut_off_start_elsewhere_and_end_when_it_is_b
         third.place.network.run("ip", "link", "set", "eth0", "down")
         third.await_unreachable()
         eventually(lambda: len(workspace.ready_on(*(node.name for node in nodes))) == 6, within_seconds=120)
-        assert third.pods() == cut_off  # nobody can tell it
+        assert third.pods() == cut_off  # no program can report it
 
         third.place.network.run("ip", "link", "set", "eth0", "up")
         third.place.network.run("ip", "route", "replace", "default", "via", "10.250.0.1")

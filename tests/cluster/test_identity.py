@@ -26,7 +26,7 @@ JOIN_SECONDS = 120.0
 
 @pytest.fixture(scope="module")
 def authority_hash(plane: ControlPlane) -> str:
-    """As kubeadm prints it."""
+    """The hash of the authority's key, as kubeadm prints it."""
     key = read_certificate(plane.authority.certificate.read_text()).public_key
     return f"sha256:{hashlib.sha256(key).hexdigest()}"
 

@@ -78,7 +78,7 @@ def test_a_pod_gets_its_configuration_and_the_token_of_its_account(workspace: Wo
 
 
 def waiting_reason(one: dict[str, Any]) -> str:
-    """Of the pod's first container; empty if it does not wait, or nothing is said of it yet."""
+    """The reason why the pod's first container waits; empty if it does not wait, or has no status yet."""
     (state, *_) = [each["state"] for each in one["status"].get("containerStatuses", ())] or [{}]
     return str(state.get("waiting", {}).get("reason", ""))
 

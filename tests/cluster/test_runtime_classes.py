@@ -37,7 +37,7 @@ def node(make_node: MakeNode) -> Iterator[Node]:
 
 
 def limit_bytes(node: Node, uid: str) -> int:
-    """Of the pod's cgroup."""
+    """The memory limit of the pod's cgroup."""
     for place in node.agent.root.paths():
         for path in cgroups_below(place):
             if path.name == f"pod{uid}":

@@ -1,5 +1,5 @@
-"""What upstream tests with a kubelet of its own, and cannot with ours: agents that are away, reservations, and the
-order of evictions. The scenarios are those of test/e2e_node."""
+"""Scenarios that upstream tests with a kubelet of its own, and cannot test with our agent: agents that are away,
+reservations, and the order of evictions. The scenarios are those of test/e2e_node."""
 
 import os
 import signal

@@ -128,7 +128,7 @@ def test_a_terminal_and_its_size(pods: Running):
 
 
 def test_a_port_of_a_pod(pods: Running):
-    """Several connections beside each other, also to a port that nobody has."""
+    """Several connections beside each other, also to a port at which nothing listens."""
     # kubectl ends with the first connection that is refused: none may come before the server listens.
     listens = {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 600}
     served = shell(f"head -c 300000 /dev/zero > /tmp/file; {WEB}")
@@ -260,7 +260,7 @@ def asked(node: Node, path: str, *, token: str = "", client: tuple[Path, Path] |
     """The HTTP status that the node's server answers to a client on the node's own network; 0 if it does not answer."""
     context = ssl.create_default_context()
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # who asks here does not care
+    context.verify_mode = ssl.CERT_NONE  # the certificate does not matter here
     if client is not None:
         context.load_cert_chain(*map(str, client))
 

@@ -108,7 +108,7 @@ def run(directory: Path, *, focus: str = FOCUS, skip: str = "", processes: int =
 
 
 def results(report: Sequence[Mapping[str, Any]], focus: str) -> list[Result]:
-    """Of the specs that the focus selects, by file."""
+    """The results of the specs that the focus selects, by file."""
     found = []
     for one in report[0]["SpecReports"]:
         if one["LeafNodeType"] != "It":

@@ -1,7 +1,6 @@
 """`python -m tests.conformance DIR [AREA…]`: one line an area, and the first differences where there are any.
 
-Exit code 0: all the same; 1: something differs; 2: there was nothing to compare, or an area nobody knows.
-"""
+Exit code 0: all the same; 1: something differs; 2: there was nothing to compare, or an area is not known."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What kubelet computes for pod, container and QoS cgroups."""
+"""Area `cgroup`: kubelet's amounts for pod, container and QoS cgroups."""
 
 from evenkeel.api.config import Profile
 from evenkeel.policy import amounts

@@ -57,7 +57,7 @@ class Sink:
     def set_write_buffer_limits(self, high: int) -> None: ...
 
     def get_extra_info(self, name: str) -> None:
-        """Of no name there is any: it is no TLS."""
+        """Returns nothing for any name: it is no TLS connection."""
 
     def write(self, data: bytes) -> None:
         self.written += len(data)

@@ -122,7 +122,7 @@ class Up:
         self._process.wait()
 
     def stop(self) -> int:
-        """As Ctrl-C does."""
+        """Ends the agent as Ctrl-C does."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         try:
@@ -159,7 +159,7 @@ class Up:
         return self.status(name).get("phase", "")
 
     def restarts(self, name: str) -> int:
-        """Of its first container."""
+        """The restarts of its first container."""
         status = self.status(name)
         assert status.get("containerStatuses"), self.details_of(name)
         return _restarts(status)
@@ -205,7 +205,8 @@ class Up:
         )
 
     def delete_all(self, *, within_seconds: float = READY_SECONDS) -> None:
-        """Until no pod is there. One that was leaving may be gone before its turn."""
+        """Deletes all pods, and waits until they are gone. A pod that was already ending may be gone before its
+        turn."""
         for one in self.client.pods():
             try:
                 self.client.delete("default", one["metadata"]["name"], 0)
@@ -434,7 +435,7 @@ def processes_of(cgroup: Cgroup) -> list[Pid]:
 
 
 def _restarts(status: dict[str, Any]) -> int:
-    """Of the first container; 0 if there is none."""
+    """The restarts of the first container; 0 if there is none."""
     first, *_ = status.get("containerStatuses") or [{}]
     return int(first.get("restartCount", 0))
 

@@ -14,7 +14,7 @@ from tests.machines.packages import BROWSER, require
 from tests.needing import needing
 
 CHROMIUM = "/usr/bin/chromium"
-# As root in a container there is no sandbox; and it is to ask nobody for anything.
+# As root in a container there is no sandbox. The browser must send no request of its own.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -55,7 +55,8 @@ def dashboard(state: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def looking(chromium: Any, state: Path, **options: Any) -> Iterator[Any]:
-    """The page of the agent at `state`, which in the end has reported no mistake and has asked nobody else."""
+    """Opens the page of the agent at `state`. At the end, checks that it reported no mistake and sent no request to
+    another server."""
     with dashboard(state) as address, contextlib.closing(chromium.new_context(**options)) as context:
         context.set_default_timeout(PATIENCE_SECONDS * 1000)
         page = context.new_page()

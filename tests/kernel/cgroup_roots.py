@@ -15,7 +15,7 @@ PROCESSES = 512
 
 
 def is_systemd_in_charge() -> bool:
-    """Of the cgroups: on a hybrid host they are v1's, which systemd leaves alone."""
+    """Whether systemd manages the cgroups. On a hybrid host the controllers are on v1, which systemd leaves alone."""
     return "memory" not in hierarchies() and Path("/run/systemd/system").exists()
 
 

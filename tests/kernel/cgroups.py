@@ -27,7 +27,7 @@ def hierarchies(mountinfo: str | None = None) -> dict[str, Path]:
 
 
 def named_hierarchies(mountinfo: str | None = None) -> list[Path]:
-    """Those of v1 without a controller, such as systemd's; runc makes a container's cgroup there too."""
+    """The hierarchies of v1 without a controller, such as systemd's. runc makes a container's cgroup there too."""
     mounted = _mounted(mountinfo)
     return [directory for directory, _, options in mounted if any(one.startswith("name=") for one in options)]
 
@@ -55,7 +55,7 @@ class Cgroup:
         return list(dict.fromkeys(self.directories.values()))
 
     def path_in_hierarchy(self, root: "Cgroup") -> str:
-        """As the kernel and plans name it; `root` is the test's own, at the top of every hierarchy."""
+        """The path as the kernel and plans have it. `root` is the test's own cgroup, at the top of every hierarchy."""
         return f"/{self.paths()[0].relative_to(root.paths()[0].parent)}"
 
     def file(self, name: str) -> Path:

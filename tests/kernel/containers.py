@@ -126,7 +126,7 @@ class Containers:
         return [line[3] for line in fields if line[1] == stream]
 
     def processes(self, name: str) -> list[int]:
-        """Those that live: one whose parent takes no note of its end stays in the list of cgroup v1."""
+        """The living processes. A zombie stays in the list of cgroup v1 until its parent reaps it."""
         return [pid for pid in self._driver.processes(self.cgroup(name)) if not is_dead(pid)]
 
     def supervisor(self) -> int:

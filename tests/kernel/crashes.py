@@ -40,7 +40,7 @@ class Story:
     """Each container holds a lock of its own as long as one of its processes lives. A second one at the same time
     cannot take the lock, and writes that to a file."""
 
-    most_processes = -1  # of a pod, if the agent was told (podPidsLimit)
+    most_processes = -1  # processes of a pod, if it is configured (podPidsLimit)
 
     def __init__(self, up: Up, directory: Path, seed: int, most_pods: int) -> None:
         self.up = up
@@ -171,8 +171,8 @@ class Story:
                 ended = status["state"]["terminated"]
                 assert ended.get("exitCode", 0) == one.exit_code, (name, ended)
                 runs = (self.runs / f"{name}.main").read_text().count("run")
-                # With the agent, its call to start a container ends too: a runtime that was at it ends the container,
-                # of which nobody can say whether it had begun, and the next agent starts it again.
+                # When the agent is killed, its call to start a container ends too. Then the runtime ends the container.
+                # It is not known whether its program had begun, and the next agent starts it again.
                 assert runs == 1 or (self.up.containerd and runs == 2), f"{name} ran {runs} times"
         self._check_kernel()
 

@@ -35,8 +35,9 @@ def inside(
     cgroup: Cgroup | None = None,
     is_user: bool = False,
 ) -> Any:
-    """What `act` returns in there, as JSON has it. `host` is run before, in a mount namespace whose end is the end of
-    all that it mounts. Raises FilesystemRefused as `enter` did, or Killed. `is_user`: by a user who is not root."""
+    """Runs `act` inside a container's filesystem, and returns its result through JSON. `host` is run before, in a mount
+    namespace that takes all its mounts with it when it ends. Raises FilesystemRefused as `enter` did, or Killed.
+    `is_user`: by a user who is not root."""
     readable, writable = os.pipe()
     child = os.fork()
     if not child:

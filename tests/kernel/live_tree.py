@@ -48,7 +48,7 @@ def _device(path: Path) -> int | None:
 
 
 def status(file: Path) -> os.stat_result | None:
-    """Of the file itself, not of what it links to; None if it is gone."""
+    """The status of the file itself, not of its link target; None if it is gone."""
     try:
         return file.lstat()
     except OSError as error:

@@ -32,7 +32,7 @@ class Program:
         os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def tell(self, line: str) -> None:
-        """Say `line` and do not wait for the answer."""
+        """Sends `line` and does not wait for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()

@@ -41,7 +41,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def log_in(registry: Registry, password: str = PASSWORD) -> None:
-    """As `docker login` does."""
+    """Writes the password to a Docker configuration, as `docker login` does."""
     directory = Path(os.environ["HOME"]) / ".docker"
     directory.mkdir(exist_ok=True)
     pair = base64.b64encode(f"{USER}:{password}".encode()).decode()

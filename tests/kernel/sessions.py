@@ -64,7 +64,8 @@ class Terminal:
         _set_size(self._side, columns, rows)
 
     def await_size(self, columns: int, rows: int) -> None:
-        """In the shell that runs at the other end: a size takes another way than the keys, and may come later."""
+        """Waits until the shell at the other end has this size. A size takes another way than the keys, and may arrive
+        later."""
         self.type(
             f"while [ \"$(stty size)\" != '{rows} {columns}' ]; do sleep 0.05; done; echo is''_{rows}\n"
         )

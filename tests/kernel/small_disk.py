@@ -63,5 +63,6 @@ def fill(directory: Path) -> Path:
 
 
 def victims(agent: Up) -> list[str]:
-    """As recorded: after it was done, and where the disk had no room for it, once it has."""
+    """The evicted pods in the journal. A decision is recorded after it was carried out, and on a full disk only when
+    there is room again."""
     return [one["pod"] for record in decisions(agent) if record["isDone"] for one in record["evictions"]]

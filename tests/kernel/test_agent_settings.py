@@ -1,4 +1,4 @@
-"""What becomes of running pods when the agent comes back with another configuration (B13, B6)."""
+"""Running pods when the agent is restarted with another configuration (B13, B6)."""
 
 import pytest
 

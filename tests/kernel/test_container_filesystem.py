@@ -1,4 +1,4 @@
-"""What a container sees as its files, and what it cannot do to those of the host and of the agent."""
+"""The filesystem of a container, and the protection of the host's and the agent's files from it."""
 
 # In there one asks the kernel itself.
 # ruff: noqa: PTH101, PTH102, PTH106, PTH110, PTH112, PTH115, PTH116, PTH123, PTH208, PTH211
@@ -551,7 +551,7 @@ def test_an_image_can_be_read_only(image: Path, place: Place) -> None:
 
 
 def no_overlay(place: Place) -> None:
-    """As where the state directory is on a filesystem that cannot hold an upper layer: procfs cannot."""
+    """A state directory on a filesystem that cannot hold an upper layer: procfs."""
     syscalls.mount("/proc/fs", f"{place.attempt}/upper", flags=syscalls.MS_BIND)
 
 

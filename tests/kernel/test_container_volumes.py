@@ -134,7 +134,7 @@ def test_containers_of_other_pods_do_not_hold_a_volume_in_memory(paths: StatePat
 
 
 def device_of(path: str) -> str:
-    """As mountinfo names the device of what is mounted there."""
+    """The device of the mount at this path, as in mountinfo."""
     device = Path(path).stat().st_dev
     return f"{os.major(device)}:{os.minor(device)}"
 

@@ -30,7 +30,7 @@ def test_a_container_with_our_programs_runs_outlives_containerd_and_ends_with_us
         containerd.start()
         assert one.processes() == {before}
         assert containerd.containers() == ["one"]
-    eventually(lambda: not one.processes())  # killed with its parent: somebody else takes note of its end
+    eventually(lambda: not one.processes())  # killed with its parent: another process reaps it
     assert not containerd.shims()
     assert not containerd.directory.exists()
     assert str(containerd.directory) not in Path("/proc/self/mountinfo").read_text()

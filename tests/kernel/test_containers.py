@@ -149,7 +149,7 @@ def test_the_kernel_has_what_the_plan_says_through_the_runtime_and_loses_it_in_p
     agent.start()
     eventually(lambda: {file: main.read(file) for file in wanted} == wanted)
     assert processes_of(main) == before
-    eventually(lambda: not not_as_planned(agent, "one", "two", "three"))  # the runtime is told beside it
+    eventually(lambda: not not_as_planned(agent, "one", "two", "three"))  # the runtime gets it meanwhile
 
 
 def only_once(name: str, directory: Path) -> dict[str, Any]:
@@ -303,7 +303,7 @@ def test_a_long_log_is_rotated_and_read_across_its_files(up: MakeUp, tmp_path: P
     logs = agent.state / "logs"
 
     def is_rotated() -> bool:
-        """And will not be again: a slow talker's lines may take two turns."""
+        """Whether the log is rotated and will not be rotated again: slow output may cause two rotations."""
         with suppress(FileNotFoundError):  # just now
             sizes = [path.stat().st_size for path in logs.rglob("*.log")]
             return bool(sizes) and sizes[0] < LOG_FILE_BYTES and any(logs.rglob("*.log.*"))

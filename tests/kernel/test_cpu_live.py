@@ -31,14 +31,14 @@ def spinner(name: str, cpu: str = "", limits: dict[str, str] | None = None, **sp
 
 
 def weight(cgroup: Cgroup) -> float:
-    """As shares."""
+    """The CPU weight of the pod, as shares."""
     return (
         int(cgroup.read("cpu.weight")) * 10.24 if cgroup.has("cpu.weight") else int(cgroup.read("cpu.shares"))
     )
 
 
 def cpus(agent: Up, name: str) -> set[int]:
-    """Those that the pod's one process runs on."""
+    """The CPUs on which the pod's one process may run."""
     (main,) = processes_of(agent.container(name))
     return os.sched_getaffinity(main)
 
@@ -121,8 +121,8 @@ def test_burst_is_set_on_what_is_limited_and_follows_a_resize(up: MakeUp):
 
 @pytest.mark.req("A22", "E14")
 def test_pods_that_keep_another_from_its_cpu_request_are_lowered_then_evicted(up: MakeUp):
-    """The planned weights deliver what is requested. Here somebody else gives BestEffort pods all the weight there is,
-    again and again, so that only the policy is left to help."""
+    """The planned weights deliver what is requested. Here another program sets the weight of BestEffort pods to the
+    maximum again and again, so that only the policy can help."""
     agent = up(
         "--cpu-kills=true",
         "--cpu-kills-window=3s",
@@ -171,7 +171,7 @@ def _with_limits(plain: dict[str, Any], limits: dict[str, str]) -> dict[str, Any
 
 
 def _threads(plain: dict[str, Any], count: int) -> dict[str, Any]:
-    """As many processes that each use what they get."""
+    """A shell command that starts this many busy processes."""
     program = plain["spec"]["containers"][0]["command"][0]
     spins = " & ".join([program] * count)
     plain["spec"]["containers"][0]["command"] = ["sh", "-c", f"{spins} & wait"]

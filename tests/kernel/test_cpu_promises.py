@@ -19,8 +19,8 @@ from tests.kernel.waiting import eventually
 pytestmark = pytest.mark.cgroup("v1", "v2")
 make_node = planned.make_node
 
-# Of processor time: some hundred turns for each who takes part. In an emulated machine it takes more of them: while the
-# emulator waits for a processor, the time goes on for whoever was at work in it.
+# Seconds of processor time: some hundred turns for each process. An emulated machine needs more: while the emulator
+# waits for a processor, the kernel charges that time to the process that was running.
 MEASURED_SECONDS = 4.0 if os.environ.get("EVENKEEL_MACHINE") == "host" else 8.0
 WARM_UP_SECONDS = 0.1  # of each
 AT_ONCE_SECONDS = 0.005 if os.environ.get("EVENKEEL_MACHINE") == "host" else 0.05
@@ -28,8 +28,8 @@ PATIENCE_SECONDS = 180.0
 
 
 def used_by_now(cgroups: list[Cgroup]) -> list[float]:
-    """What each has used, at one and the same moment: who is kept from reading on, with one read and the next not yet,
-    begins anew."""
+    """The processor time of each cgroup, read at one moment. If the reader is interrupted between two reads, it reads
+    all again."""
 
     def read_at_once() -> list[float]:
         began = time.monotonic()
@@ -96,7 +96,7 @@ def test_two_pods_split_all_of_a_processor_in_proportion_to_their_requests(make_
     much, less = settled_proportions(node.pod("much"), node.pod("less"))
 
     assert much / less == pytest.approx(2, rel=0.05)
-    # The last tenth, which nobody requested, is not left over.
+    # The last tenth, which no pod requested, is used as well.
     assert idle_seconds(0) - idle < 0.05 * (time.monotonic() - began)
 
 
@@ -132,7 +132,7 @@ def test_a_container_is_throttled_at_its_limit(make_node: MakeNode):
     limited = node.container("limited/c")
     node.start("limited/c", "spin").answer()
     eventually(lambda: throttles(limited) > 0, within_seconds=PATIENCE_SECONDS)
-    # The time is taken before and after what was used in it: not of less, whoever keeps us from reading on.
+    # The clock is read before and after the usage, so an interruption of the reader cannot make the time too short.
     began, throttled, before = time.monotonic(), throttles(limited), cpu_seconds(limited)
 
     time.sleep(LIMITED_SECONDS)  # the measurement

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.cgroup("v1", "v2")
 def test_nothing_is_lost_doubled_or_leaked_however_often_the_agent_is_killed(up: MakeUp, tmp_path: Path):
-    # The same story each time, so that a failure is one of the code; `make soak` tells others.
+    # The same story each time, so that a failure comes from a change of the code. `make soak` runs others.
     seed = int(os.environ.get("EVENKEEL_SEED") or 1)
     pods = int(os.environ.get("EVENKEEL_CRASH_PODS") or 25)
     kills = int(os.environ.get("EVENKEEL_CRASHES") or 9)

@@ -76,7 +76,7 @@ def demo(name: str, demos: Demos) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_of(state: Path) -> list[str]:
-    """Those that were told of a directory: a supervisor would be."""
+    """The processes that have the directory among their arguments, such as a supervisor."""
     found = []
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -134,7 +134,7 @@ def test_a_demonstration_that_is_interrupted_removes_everything_too(demos: Demos
         assert process.stdout is not None
         next(line for line in process.stdout if "Started" in line)
         process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)  # whoever is impatient gets no less
+        process.send_signal(signal.SIGINT)  # a second Ctrl-C does not prevent the removal
         rest = process.stdout.read()
         assert process.wait(TIME_LIMIT_SECONDS) == 130, rest
         assert "everything is removed" in rest

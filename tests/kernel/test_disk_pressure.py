@@ -62,8 +62,8 @@ def test_the_pod_that_fills_the_disk_is_evicted_and_no_other(small: Path, up: Ma
     status = agent.await_evicted("filler")
     assert "nodefs.available is " in status["message"]
     assert "volume scratch" in status["message"]  # usage by part
-    assert "default/modest" in status["message"]  # who else was considered
-    eventually(lambda: "NodeHasDiskPressure" in reasons(agent))  # it is told after the pod was killed
+    assert "default/modest" in status["message"]  # the other pods that were considered
+    eventually(lambda: "NodeHasDiskPressure" in reasons(agent))  # it is recorded after the pod was killed
     eventually(lambda: condition(agent, "DiskPressure") == "False", within_seconds=READY_SECONDS)
     assert reasons(agent).count("NodeHasDiskPressure") == 1
     for name in ("quiet", "modest", "talker"):

@@ -1,4 +1,4 @@
-"""What drivers do is the same on cgroup v1 and v2: cgroups made, filled, measured, frozen, killed and removed."""
+"""The drivers of cgroup v1 and v2 do the same: they make, fill, measure, freeze, kill and remove cgroups."""
 
 import contextlib
 import os

@@ -40,7 +40,7 @@ def test_a_cpuset_has_cpus_and_memory_nodes_from_those_above_it(
     driver: CgroupfsDriver, cgroup_root: Cgroup, path: str, spawn: Spawn
 ):
     bare = cgroup_root.directories["cpuset"] / "pod"
-    bare.mkdir()  # made by somebody else, and left empty
+    bare.mkdir()  # made by another program, and left empty
     assert (bare / "cpuset.cpus").read_text().strip() == ""
 
     driver.create(path)
@@ -161,7 +161,7 @@ def test_a_cpuset_without_cpus_takes_no_process_and_that_is_reported(
 ):
     pod = path.rpartition("/")[0]
     for directory in placed(cgroup_root, pod).paths():
-        directory.mkdir()  # made by somebody else, and left empty
+        directory.mkdir()  # made by another program, and left empty
     program = spawn("memory")
     program.ask("free")
 

@@ -103,7 +103,7 @@ def test_a_cgroup_that_hands_on_controllers_takes_no_process(
 
 
 class OldKernel(V2Driver):
-    """As on a kernel before 5.14, which has no cgroup.kill."""
+    """A driver as on a kernel before 5.14, which has no cgroup.kill."""
 
     def _kill_at_once(self, path: str) -> bool:
         return False

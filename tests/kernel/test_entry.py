@@ -58,7 +58,7 @@ def test_a_child_is_born_in_its_cgroup_or_moves_itself_alone(cgroup_root: Cgroup
 
 
 def test_a_cgroup_with_as_many_processes_as_it_may_have_is_entered_all_the_same(cgroup_root: Cgroup) -> None:
-    """As by all who are moved and not born there."""
+    """The limit applies to new processes only, not to processes that are moved there."""
     cgroup = cgroup_root.child("full")
     with child(files_of(cgroup)) as (first, _):
         cgroup.write("pids.max", 1)
@@ -81,7 +81,7 @@ def _pids(directory: Path) -> set[int]:
 
 
 def _refusal(act: Callable[[tuple[str, ...]], None], files: tuple[str, ...]) -> str:
-    """What a child was told that could not enter."""
+    """The error that a child gets if it cannot enter."""
     said, event_recorder = os.pipe()
     pid, left = cgroup_entry.clone_into(files)
     if pid == 0:

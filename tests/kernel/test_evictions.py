@@ -38,7 +38,7 @@ def test_the_pod_above_its_request_is_evicted_and_the_one_within_stays(up: MakeU
     agent.apply(grow("runaway", "anon", 1024, RUNAWAY_MIB_A_SECOND, restartPolicy="Never"))
     status = agent.await_evicted("runaway")
     assert "allocatableMemory.available" in status["message"]
-    assert "default/batch" in status["message"]  # who else was considered
+    assert "default/batch" in status["message"]  # the other pods that were considered
     (disruption,) = [one for one in status["conditions"] if one["type"] == "DisruptionTarget"]
     assert (disruption["status"], disruption["reason"]) == ("True", "TerminationByKubelet")
     assert agent.phase("within") == agent.phase("batch") == "Running"

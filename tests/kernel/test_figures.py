@@ -65,7 +65,7 @@ def test_who_runs_the_containers_is_told_apart_and_all_adds_up_to_the_node(up: M
         return {"node": node, **{one["name"]: one for one in node["systemContainers"]}}
 
     def as_measured() -> dict[str, dict[str, dict[str, int]]] | None:
-        """One that has just been started grows, and what is told of it is some moments old."""
+        """Whether the figures agree. A daemon that was just started grows, and its figures are some moments old."""
         found = reported()
         if "runtime" not in found:
             return None

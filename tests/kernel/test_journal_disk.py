@@ -94,7 +94,7 @@ def test_lives_can_still_be_noted_on_a_full_disk(small: Path):
 
 
 def opened(path: str) -> tuple[PodRecord, ...] | str:
-    """On some file systems there is no room even for the files beside it that an opening needs."""
+    """Opens the journal. On some full file systems there is no room even for the files that SQLite makes beside it."""
     try:
         with Journal.open(path) as journal:
             return journal.pods()

@@ -28,7 +28,7 @@ def test_a_memory_limit_that_is_loosened_again_and_again_is_restored(up: MakeUp)
     is_v1 = "memory" in cgroup.directories
     file = "memory.limit_in_bytes" if is_v1 else "memory.max"
     for _ in range(3):
-        # The pod's own limit is above it, and nobody has changed that.
+        # The pod's own limit is above it, and was not changed.
         cgroup.write(file, str(LIMIT_BYTES // 2))
         eventually(lambda: int(cgroup.read(file)) == LIMIT_BYTES, within_seconds=READY_SECONDS)
     eventually(lambda: repairs(agent, "DriftRepaired", file), within_seconds=READY_SECONDS)

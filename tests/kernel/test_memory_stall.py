@@ -32,12 +32,12 @@ def main_of(agent: Up) -> Cgroup:
 
 
 def held_bytes(main: Cgroup) -> int:
-    """By its processes; they have all that they want before the kernel's own is counted."""
+    """The memory of its processes, without the kernel's own memory in the cgroup."""
     return main.counters("memory.stat")["anon"] if main.has("memory.stat") else 0
 
 
 def latest(agent: Up) -> str:
-    """What was told last of a stall."""
+    """The last event about a stall."""
     events = agent.client.lines("/events", most="1000", pod="default/allocator")
     return next((one["reason"] for one in reversed(list(events)) if "MemoryHigh" in one["reason"]), "")
 

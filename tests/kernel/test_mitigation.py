@@ -273,7 +273,7 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     assert high > 32 * MIB
     assert of_pod(agent, "within").read("memory.high").strip() == "max"
     eventually(lambda: "Throttled" in reasons(agent, "greedy"))  # it is recorded afterwards
-    # The pass that repairs drift keeps it: it puts right what somebody else does, and this is not that.
+    # The pass that repairs drift keeps it: it repairs changes by other programs, and this value is planned.
     sibling = of_pod(agent, "within")
     sibling.write("cpu.weight", 77)
     eventually(lambda: sibling.read("cpu.weight").strip() != "77", within_seconds=60)
@@ -285,14 +285,15 @@ def test_pods_above_their_request_are_throttled_while_one_goes_and_let_go_by_the
     agent.kill()
     agent.start()
     assert int(place.read("memory.high")) == high
-    # All three are killed, and the guard is too late for nobody.
+    # Agent and watch are killed, and the guard releases the pod. Then the value is written again, as if the guard had
+    # been killed before that.
     guard, watch = eventually(agent.guard_pid), agent.watch_pid()
     assert watch is not None
     agent.kill()
     os.kill(watch, signal.SIGKILL)
     eventually(lambda: place.read("memory.high").strip() == "max")  # by the guard
     eventually(lambda: not is_alive(guard))
-    place.write("memory.high", high)  # as if that had been killed as well
+    place.write("memory.high", high)
     end.write_text("")
     agent.start("--eviction-soft=memory.available<1Mi")  # no other pod may be evicted
     assert place.read("memory.high").strip() == "max"

@@ -212,7 +212,7 @@ def test_memory_events_are_reported_and_add_up_to_the_kernels_counters(cgroup_ro
             for eater in eaters:
                 eater.tell(f"allocate {32 * MIB}")
                 await asyncio.to_thread(eater.wait)
-            # All have ended, so the kernel counts no more. What it counted after a kill is told after the kill.
+            # All have ended, so the kernel counts no more. Counts that follow a kill are reported after the kill.
             after = place.counters("memory.events")
             added = {counter: after[counter] - before[counter] for counter in counters}
             events = await heard(
@@ -377,7 +377,7 @@ def test_an_oom_kill_of_a_child_process_leaves_a_record_with_process_cgroup_limi
             return killed(events + await quiet(stream), {child})
 
     def recorded() -> OomRecord | None:
-        """Of the whole machine's kills, whoever's they are, the kernel gives figures of ten in five seconds."""
+        """The kernel logs the figures of at most ten kills in five seconds, for the whole machine."""
         (record,) = asyncio.run(job())
         return record if record.limit_cgroup else None
 

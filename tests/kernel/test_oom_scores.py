@@ -45,7 +45,7 @@ def driver(cgroup_root: Cgroup) -> Iterator[CgroupfsDriver]:
 
 
 def scores(pids) -> set[int]:
-    """Of those that still run."""
+    """The scores of the processes that still run."""
     return {score for pid in pids if (score := read_score(pid)) is not None}
 
 
@@ -88,7 +88,7 @@ def test_processes_that_fork_all_the_time_do_not_escape_their_score(
     done = set_oom_scores(lambda: driver.processes(path), score, standstill=lambda: frozen(driver, path))
 
     assert done.is_stable
-    for _ in range(20):  # whoever is there now descends from those that were
+    for _ in range(20):  # the present processes are descendants of the first ones
         seen = scores(place.processes())
         assert seen == {score}
 
@@ -131,7 +131,8 @@ def test_the_oom_killer_spares_a_daemon_and_takes_best_effort_work(cgroup_root: 
     place = cgroup_root.child("place")
     place.write("memory.max", 64 * MIB)
     daemon = spawn("memory", cgroup=place)
-    # Several, as in test_oom_promises.holding: whoever is killed is passed over before all of its memory is back.
+    # Several, as in test_oom_promises.holding: the kernel stops waiting for a killed process before all of its memory
+    # is free.
     best_effort = [spawn("memory", cgroup=place, oom_score_adj=1000) for _ in range(4)]
     for program in best_effort:
         program.ask(f"allocate {8 * MIB}")

@@ -135,7 +135,7 @@ def test_what_pods_say_is_text_and_nothing_else(up: MakeUp, chromium: Any):
         story.get_by_text(evil).first.wait_for()
         assert story.locator("img, script").count() == 0
         assert page.evaluate("typeof hacked") == "undefined"
-        # An address that somebody else wrote is text, too.
+        # Text from the address is shown as text, too.
         page.goto(f"{page.url.partition('#')[0]}#pod/%3Cimg%20src%3Dx%3E/{'%22%3E' * 3}")
         page.get_by_role("dialog", name="<img src=x>").get_by_text("has no history").wait_for()
         assert page.locator("dialog img").count() == 0

@@ -47,8 +47,8 @@ def test_the_pod_that_starts_processes_without_end_is_evicted_and_no_other(up: M
     agent.apply(pod("storm", ["sh", "-c", storm], restartPolicy="Never"))
     status = agent.await_evicted("storm")
     assert "pid.available is " in status["message"]
-    assert "default/some" in status["message"]  # who else was considered
-    eventually(lambda: "NodeHasPIDPressure" in reasons(agent))  # it is told after the pod was killed
+    assert "default/some" in status["message"]  # the other pods that were considered
+    eventually(lambda: "NodeHasPIDPressure" in reasons(agent))  # it is recorded after the pod was killed
     eventually(lambda: condition(agent, "PIDPressure") == "False", within_seconds=60)
     assert agent.phase("some") == agent.phase("idle") == "Running"
     after = processes_of(agent.container("some"))

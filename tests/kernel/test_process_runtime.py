@@ -127,7 +127,7 @@ def test_nothing_of_the_agent_leaks_into_a_container(containers: Containers, mon
 
 
 def set_disposition(number: int, handler: signal.Handlers) -> None:
-    """As signal.signal, for any signal: the C library does not let one touch its own."""
+    """Sets the disposition of any signal. `signal.signal` refuses the signals that the C library reserves."""
     action = (ctypes.c_ulong * 8)(int(handler))
     call = {"x86_64": 13, "aarch64": 134}[os.uname().machine]
     assert ctypes.CDLL(None).syscall(call, number, action, None, ctypes.c_size_t(8)) == 0
@@ -421,7 +421,7 @@ def test_an_end_that_nobody_could_see_is_reported_as_unknown(containers: Contain
         os.kill(supervisor, signal.SIGKILL)
         await until(lambda: is_dead(supervisor))  # it must not see the end
         os.kill(record.process.pid, signal.SIGKILL)
-        # Whoever is the parent now takes note: nobody of ours.
+        # Another process is the parent now and reaps it, none of ours.
         await until(lambda: not world.processes("unseen"))
         with suppress(ChildProcessError):
             os.waitpid(record.process.pid, 0)

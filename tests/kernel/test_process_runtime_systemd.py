@@ -42,7 +42,7 @@ def test_a_container_is_in_its_scope_which_lives_as_long_as_it():
         await world.runtime.stop(record.attempt, 0)
         await world.exited()
         await until(lambda: not scope.exists())
-        # One that has ended before anybody could let go of the sleeper in its place.
+        # A container that has ended before its placeholder was removed.
         await world.start("brief", "true")
         await world.exited()
         await until(lambda: not (MOUNT / world.cgroup("brief")[1:]).exists())

@@ -124,7 +124,7 @@ def test_a_server_in_a_container_is_reached_by_many_clients_at_once(up: MakeUp, 
         local = int(forward.stdout.readline().decode().split(":")[1].split()[0])
 
         def fetched(_number: int) -> bytes:
-            with suppress(ConnectionError), connected(local) as one:  # nobody listens in there yet
+            with suppress(ConnectionError), connected(local) as one:  # nothing listens there yet
                 one.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 return everything(one)
             return b""

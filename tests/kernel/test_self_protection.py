@@ -41,7 +41,7 @@ def test_the_agent_and_the_supervisor_are_beside_the_pods_and_leave_nothing(up: 
     main = agent.container("stays")
     there = [
         path for path in own(agent).paths() if path.exists()
-    ]  # v1: not for controllers that nobody needs
+    ]  # v1: not for controllers that are not needed
     assert there
     for path in there:
         inside = set(processes_in(path))

@@ -37,7 +37,7 @@ LONGEST_SECONDS = 120.0
 # time. One that grows takes this much in a seventh of a second.
 MOVES_BYTES = 8 * MIB
 # On each processor the kernel counts up to 64 pages ahead as used, of as many cgroups (7 since Linux 6.16): by so much
-# usage may be less when all is over, without anybody having given anything back.
+# usage may fall afterwards, without any memory being freed.
 CHARGED_AHEAD_BYTES = 64 * PAGE_BYTES * 7 * (os.cpu_count() or 1)
 KERNEL_CLOCK_SECONDS = 0.5  # that of its log may be behind; calm between two storms lasts longer
 
@@ -131,7 +131,7 @@ def ride_out(agent: Up, weather: Storm, last: int, meanwhile: Callable[[Storm], 
 
 
 def await_calm(agent: Up, weather: Storm) -> None:
-    """Until all that were admitted have started, and nothing moves any more."""
+    """Waits until all admitted pods have started, and nothing changes any more."""
     deadline = time.monotonic() + LONGEST_SECONDS
     since, rests_at, before = time.monotonic(), -MOVES_BYTES, ""
     while time.monotonic() - since < CALM_SECONDS * (4 if IS_GUEST else 1):
@@ -212,8 +212,8 @@ def check_kernel_kill(pod: str, used_bytes: int, at: float, steps: list[tuple[Re
 
 
 def first_in_rank(step: Step) -> str:
-    """By the words of the rule, not by the code that ranks: of those above their request BestEffort pods before
-    Burstable ones, and then who is above it by the most."""
+    """The first pod in rank, computed from the rule and not by the code under test: among pods above their request
+    BestEffort pods come before Burstable ones, then the pod that is above it by the most."""
     places = {QoSClass.BEST_EFFORT: 0, QoSClass.BURSTABLE: 1, QoSClass.GUARANTEED: 2}
     above = [seen for seen in step.snapshot.pods if over_request(seen) > 0]
     above.sort(key=lambda seen: (places[pod_class(seen.pod, Profile.DOCUMENTS)], -over_request(seen)))

@@ -212,7 +212,7 @@ def test_drift_by_systemctl_and_by_hand_is_healed_and_reported(running):
 
 @pytest.mark.req("A17", "A24")
 def test_a_container_has_its_cgroup_and_limits_before_it_begins_and_the_scope_lives_as_long_as_it(running):
-    set_child_subreaper()  # as the agent: whoever holds a place is our own, and to be waited for
+    set_child_subreaper()  # as the agent: placeholders are our children, and must be reaped
     scope = running.container("last")
     running.driver.remove(scope)
     assert running.again().done
@@ -292,7 +292,7 @@ def test_removal_leaves_nothing():
     eventually(
         lambda: len(sleepers() - before) == 1
     )  # a shell starts it, and has ended before it is executed
-    # An idle slice whose cgroup somebody removed is made again, with the unit that still runs.
+    # An idle slice whose cgroup was removed is made again, with the unit that still runs.
     idle = f"{root}/{name}-idle.slice"
     driver.create(idle)
     (MOUNT / idle[1:]).rmdir()

@@ -83,7 +83,7 @@ def is_kernel(pid: int) -> bool:
 
 
 def await_ends(descriptors: Iterable[int]) -> None:
-    """Of processes, by their pidfds."""
+    """Waits for the end of processes, by their pidfds."""
     for descriptor in descriptors:
         watched = select.poll()
         watched.register(descriptor, select.POLLIN)

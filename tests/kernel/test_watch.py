@@ -119,7 +119,7 @@ def test_a_soft_threshold_is_kept_without_an_agent_and_the_pod_gets_its_grace(
     said = tmp_path / "said"
     grow = f"{programs() / 'grow'} anon {MIB * 200} {MIB * 64}"
     script = f"trap '{trap.format(said)}' TERM; until [ -e {tmp_path}/go ]; do sleep 0.05; done; {grow} & "
-    # A shell that ignores the signal goes on waiting; so do its children, who ignore it too.
+    # A shell that ignores the signal goes on waiting. Its children ignore it too, and do the same.
     made = pod("victim", ["sh", "-c", script + "while :; do wait; done"], restartPolicy="Never")
     made["spec"]["terminationGracePeriodSeconds"] = grace
     within = pod("within", ["sleep", "1000"], container={"resources": {"requests": {"memory": "64Mi"}}})

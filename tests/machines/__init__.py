@@ -1,7 +1,6 @@
 """The machines that the kernel tests run on: this host, and two small virtual machines.
 
-`python -m tests.machines` runs a command on one of them; docs/testing.md tells how.
-"""
+`python -m tests.machines` runs a command on one of them; docs/testing.md describes it."""
 
 from pathlib import Path
 

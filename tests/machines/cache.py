@@ -69,7 +69,8 @@ def _is_complete(directory: Path) -> bool:
 
 
 def _remove_unused(name: str, cache: Path) -> None:
-    """Older makes of `name`: half-made ones (we hold the lock, so nobody is at them) and those long unused."""
+    """Removes older versions of `name`: incomplete ones (we hold the lock, so no process is making them) and those long
+    unused."""
     # Not `name-*`: another name may begin so, and has another lock.
     for directory in cache.glob(f"{name}-{'[0-9a-f]' * _DIGITS}"):
         marker = directory / MARKER

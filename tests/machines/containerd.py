@@ -130,7 +130,7 @@ class Containerd(Daemon):
         self._ids |= {path.name for path in self.tasks()}
 
     def forget(self) -> None:
-        """It is started with nothing that it knew: no images, and none of the containers, which run on."""
+        """Starts it again without its state: it knows no images and no containers. The containers run on."""
         self.kill()
         (self.directory / "root" / "io.containerd.metadata.v1.bolt" / "meta.db").unlink()
         self.start()
@@ -151,7 +151,7 @@ class Containerd(Daemon):
         (directory / "hosts.toml").write_text(text)
 
     def import_images(self, archives: Mapping[str, Path]) -> None:
-        """Those of `archives` by their reference; back when CRI knows them."""
+        """Imports the images of `archives`, by reference. Returns when CRI knows them."""
         for path in archives.values():
             self.ctr("images", "import", str(path))
         eventually(lambda: self._known_to_cri() >= set(archives), within_seconds=READY_SECONDS)
@@ -205,8 +205,8 @@ class Containerd(Daemon):
             # Where the kernel refuses to lower scores, no container would start: there they stay at ours or above.
             "restrict": str("CAP_SYS_RESOURCE" not in powers).lower(),
             "systemd": str(self._systemd_cgroup).lower(),
-            # Of a sandbox whose client was killed while it was being made, nothing else tells the number. Its shim
-            # leaves a socket outside of our directory (`_shim_sockets`). A guest is thrown away with it.
+            # If the client of a sandbox was killed while it was being made, only the log has its ID. Its shim leaves a
+            # socket outside of our directory (`_shim_sockets`). A guest is thrown away with it.
             "level": "debug" if os.environ.get("EVENKEEL_MACHINE", "host") == "host" else "info",
             "plugins": "/usr/lib/cni",
         }

@@ -50,7 +50,7 @@ class Daemon:
         assert self.is_running, f"{self.name} ended: {self.last_words()}"
 
     def stop(self) -> None:
-        """As a service manager does it."""
+        """Ends it with SIGTERM, as a service manager does."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:

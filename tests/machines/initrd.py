@@ -1,4 +1,4 @@
-"""What the kernel of a virtual machine starts from: busybox, a few modules and the files of `guest/`."""
+"""The initrd of a virtual machine: busybox, a few modules and the files of `guest/`."""
 
 import shutil
 import subprocess

@@ -18,7 +18,7 @@ CLUSTER_LONG = ("tests/cluster/test_proxy.py", "tests/cluster/test_scale.py")
 
 
 class Part(NamedTuple):
-    """`tests` is what pytest is told; a part that `is_alone` has nothing running beside it. The time limit is for a
+    """`tests` are the arguments of pytest. Nothing else runs beside a part that `is_alone`. The time limit is for a
     machine that hangs, so a slow one must not reach it. `usual_seconds` is what it takes on two processors beside the
     others."""
 

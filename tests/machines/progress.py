@@ -118,8 +118,8 @@ def line(
 
 
 class Lane(NamedTuple):
-    """Parts that have `places` beside each other: the seconds that those who run still need, and what those who wait
-    will take, in their order."""
+    """Parts that run beside each other in `places`: the seconds that running parts still need, and those that waiting
+    parts will take, in their order."""
 
     running: Sequence[float]
     waiting: Sequence[float]

@@ -1,4 +1,5 @@
-"""A command, or the kernel tests, on one of the machines: made ready first, with the times it took told after."""
+"""Runs a command, or the kernel tests, on one of the machines. Prepares the machine first, and prints the times
+afterwards."""
 
 import os
 import sys
@@ -107,7 +108,7 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
 
 
 def skipped_status() -> int:
-    """Of tests that cannot be run: a user goes on without them, in CI all of them are to be shown."""
+    """The exit status of tests that cannot be run: success for a user, failure in CI."""
     return 1 if os.environ.get("CI") == "true" else 0
 
 
@@ -144,7 +145,7 @@ def _run_in_guest(request: Request, command: Sequence[str], tests: Sequence[str]
 
 
 def _told(request: Request) -> dict[str, str]:
-    """What tests/kernel/conftest.py wants to know."""
+    """The environment variables that tests/kernel/conftest.py reads."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("EVENKEEL_")}
     return {**ours, "EVENKEEL_MACHINE": request.machine}
 

@@ -140,7 +140,7 @@ class _Run:
             print(line(now - self._began, left, self._running, self._waiting), flush=True)
 
     def _beside(self) -> list[Part]:
-        """Those that wait, and do not run alone."""
+        """The waiting parts that may run beside others."""
         return [part for part in self._waiting if not part.is_alone]
 
     async def _follow(

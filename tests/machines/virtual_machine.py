@@ -151,7 +151,7 @@ def _make_disk(stack: contextlib.ExitStack, directory: Path) -> int:
 
 
 def _used_by_children_seconds() -> float:
-    """Of the processors, by those that have ended and were waited for."""
+    """The processor time of child processes that have ended and were reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

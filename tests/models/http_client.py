@@ -75,7 +75,7 @@ def ask(agent, method, target, body=b""):
 
 
 def wait_until(agent, condition):
-    """Until the server's own loop has come to the point."""
+    """Waits until the condition holds in the server's own loop."""
     for _ in range(10_000):
         if agent.call(condition):
             return

@@ -88,7 +88,7 @@ class Kernel:
 
 
 class CountingKernel(Kernel):
-    """With a count of OOM kills for each cgroup; those that are `gone` were removed with theirs."""
+    """A kernel with a count of OOM kills for each cgroup. Cgroups in `gone` were removed with their counts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def write_v1_memory(directory: Path, usage: int, **stat: int) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """In one write, over what was there: a reader finds the old figures or the new ones, as in a kernel's file."""
+    """Overwrites the file in one write, so a reader finds the old figures or the new ones, as in a kernel's file."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, text.ljust(_FILE_BYTES, "\n").encode())

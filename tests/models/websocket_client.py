@@ -59,7 +59,7 @@ class WebSocketClient:
         self._connection.sendall(self._wire.send(TextMessage(message)))
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Until the server closes the WebSocket."""
+        """The messages until the server closes the WebSocket."""
         held: list[bytes] = []
         for event in self._events:
             if isinstance(event, CloseConnection):
