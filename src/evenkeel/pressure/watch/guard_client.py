@@ -130,17 +130,17 @@ class GuardClient:
         """Sends the present state of these files. It makes few system calls, because the caller has no time. Each write
         is atomic."""
         whole = b""
-        told: list[str] = []
+        sent: list[str] = []
         for file in files:
             held = self._held.get(file)
             line = free_line(file) if held is None else hold_line(file, held)
             if len(whole) + len(line) > MOST_BYTES:
-                self._write(whole, told)
-                whole, told = b"", []
+                self._write(whole, sent)
+                whole, sent = b"", []
             whole += line
-            told.append(file)
+            sent.append(file)
         if whole:
-            self._write(whole, told)
+            self._write(whole, sent)
 
     def _write(self, lines: bytes, files: Sequence[str]) -> None:
         try:

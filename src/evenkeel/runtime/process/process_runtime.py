@@ -176,11 +176,11 @@ class ProcessRuntime(BaseRuntime):
             raise StartFailed(error.message, hint=error.hint) from None
         except SupervisorLost:
             raise StartFailed("the supervisor of containers ends whenever it is started") from None
-        told = None if answer is None else listed(answer)
-        if told is not None:
-            self._known.note_process(attempt, told.process)
-            if told.ended is not None:
-                self._ends.note(attempt, told.ended)
+        record = None if answer is None else listed(answer)
+        if record is not None:
+            self._known.note_process(attempt, record.process)
+            if record.ended is not None:
+                self._ends.note(attempt, record.ended)
         ended = self._early.pop(attempt, None)
         if ended is not None:
             self._ends.note(attempt, ended)
@@ -304,18 +304,18 @@ class ProcessRuntime(BaseRuntime):
         The disk has exits, and containers of an earlier supervisor.
         """
         answer = await supervisor.ask("list")
-        kept = {told.attempt: told for told in map(listed, answer["records"]) if told is not None}
+        listed_now = {one.attempt: one for one in map(listed, answer["records"]) if one is not None}
         on_disk = (Attempt(*key) for key in every_attempt(self._paths))
-        for attempt in dict.fromkeys((*kept, *on_disk)):
-            told = kept.get(attempt) or listed_on_disk(attempt, self._paths.attempt(*attempt))
-            if told is None:
+        for attempt in dict.fromkeys((*listed_now, *on_disk)):
+            record = listed_now.get(attempt) or listed_on_disk(attempt, self._paths.attempt(*attempt))
+            if record is None:
                 continue
-            if told.ended is None:
-                self._known.note_process(attempt, told.process)
-                if attempt not in kept:
+            if record.ended is None:
+                self._known.note_process(attempt, record.process)
+                if attempt not in listed_now:
                     await supervisor.ask("adopt", attempt=list(attempt))
             elif not self._known.has_ended(attempt):
-                await self._ends.note_found(attempt, told.process, told.ended)
+                await self._ends.note_found(attempt, record.process, record.ended)
 
     def _heard(self, message: Message) -> None:
         if self._sessions.heard(message):
