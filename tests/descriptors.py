@@ -16,11 +16,15 @@ def descriptors() -> int:
 
 
 def alone(test: Callable[..., None]) -> Callable[..., None]:
-    """Runs a test in a child of this process: threads that tests before it left, such as gRPC's, are not in there."""
+    """Runs a test in a child of this process: threads that tests before it left, such as gRPC's, are not in there.
+    What those tests have left is collected here, and is frozen in the child: gRPC's objects wait for such threads when
+    they are collected."""
 
     @functools.wraps(test)
     def in_child(*arguments: Any, **named: Any) -> None:
         reading, writing = os.pipe()
+        gc.collect()
+        gc.freeze()
         with warnings.catch_warnings():
             # Descriptors of other threads do not matter here.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -36,6 +40,7 @@ def alone(test: Callable[..., None]) -> Callable[..., None]:
             finally:
                 os.write(writing, failure.encode()[-60_000:])
                 os._exit(0)
+        gc.unfreeze()
         os.close(writing)
         with os.fdopen(reading) as report:
             failure = report.read()
