@@ -4,18 +4,21 @@ import asyncio
 import fcntl
 import os
 import socket
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from evenkeel.agent.sources import file_watch, manifest_file, pod_files
 from evenkeel.agent.sources.pod_files import PodFiles
+from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
 from evenkeel.host import inotify
 from tests.descriptors import alone, descriptors
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 def manifest(*names, cpu="100m"):
@@ -257,6 +260,8 @@ def test_a_directory_that_cannot_be_read_keeps_its_files(tmp_path, monkeypatch):
 def test_a_file_that_is_open_for_writing_is_left_until_it_is_closed(tmp_path, monkeypatch, has_leases):
     if not has_leases:
         monkeypatch.setattr(fcntl, "F_SETLEASE", 99999)  # as on a file system that has none
+        monkeypatch.setattr(manifest_file, "_SETTLE_SECONDS", 3600.0)  # however slow this machine is
+    monkeypatch.setattr(manifest_file, "PATIENCE_SECONDS", 3600.0)
     path = tmp_path / "a.yaml"
     path.write_text(manifest("a", "b"))
     os.utime(path, (1, 1))
@@ -308,6 +313,30 @@ def test_what_has_not_changed_is_not_parsed_again(tmp_path, monkeypatch):
         assert parsed[3:] == [text]
 
     asyncio.run(run())
+
+
+def test_a_file_that_was_read_within_a_tick_of_its_change_is_read_again_however_long_the_reading_took(
+    tmp_path, monkeypatch
+):
+    """A change right after the reading may have the same timestamp, and the same length."""
+    path = tmp_path / "a.yaml"
+    path.write_text(manifest("a"))
+    os.utime(path, (1000, 1000))
+    now = [1000.01]
+    read = os.read
+
+    def slowly(descriptor, size):
+        now[0] += 1
+        return read(descriptor, size)
+
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr(manifest_file, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(manifest_file, "time", clock)
+    monkeypatch.setattr(os, "read", slowly)
+    first = manifest_file.reread(str(path), None, Profile.DOCUMENTS)
+    assert first.fingerprint == ()
+    again = manifest_file.reread(str(path), first, Profile.DOCUMENTS)
+    assert again.fingerprint != ()
 
 
 # --- what changes

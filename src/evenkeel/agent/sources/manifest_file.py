@@ -90,6 +90,7 @@ def sentence(path: str, message: str) -> str:
 
 
 def _read(descriptor: int, known: FileState, profile: Profile) -> FileState:
+    began_at = time.time()  # a change within a tick of it may have the timestamp that is seen here
     before = os.fstat(descriptor)
     if not stat.S_ISREG(before.st_mode):  # replaced since the stat
         return _busy(known)
@@ -99,7 +100,7 @@ def _read(descriptor: int, known: FileState, profile: Profile) -> FileState:
     after = os.fstat(descriptor)
     if _fingerprint(before) != _fingerprint(after) or _is_being_written(descriptor, after):
         return _busy(known)
-    is_old = abs(time.time() - after.st_mtime) > _TICK_SECONDS
+    is_old = abs(began_at - after.st_mtime) > _TICK_SECONDS
     fingerprint = _fingerprint(after) if is_old else ()
     digest = hashlib.blake2b(content, digest_size=16).digest()
     if digest == known.digest:
