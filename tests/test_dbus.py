@@ -210,13 +210,23 @@ def test_it_can_be_used_from_within_an_event_loop(scripted):
 
 
 def test_closing_leaves_no_thread_and_can_be_repeated(scripted):
-    before = threading.active_count()
+    before = set(threading.enumerate())  # those of a test before may end meanwhile
     systemd = scripted()
     systemd.set_properties(UNIT, [])
-    assert threading.active_count() == before + 1
+    (begun,) = set(threading.enumerate()) - before
+    assert begun.name == "systemd"
     systemd.close()
     systemd.close()
-    assert threading.active_count() == before
+    assert not begun.is_alive()
+
+
+def test_however_short_an_answer_is_waited_for_the_thread_has_its_time_to_end(scripted, monkeypatch):
+    systemd = scripted(timeout_seconds=0.01)
+    systemd.set_properties(UNIT, [])
+    (thread,) = [one for one in threading.enumerate() if one.name == "systemd"]
+    monkeypatch.setattr(systemd.bus, "wait_for_disconnect", lambda: asyncio.sleep(0.1))
+    systemd.close()
+    assert not thread.is_alive()
 
 
 def test_results_of_jobs_that_nobody_asked_for_do_not_pile_up(scripted):

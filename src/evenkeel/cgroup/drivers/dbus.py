@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus
 
 TIMEOUT_SECONDS = 30.0
+_ENDING_SECONDS = 30.0  # that the connection's own thread has to end, however long an answer is waited for
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
@@ -92,9 +93,9 @@ class Systemd:
             loop, thread = self._loop, self._thread
             if loop is None or thread is None:
                 return
-            asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result(self._timeout_seconds)
+            asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result(_ENDING_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(self._timeout_seconds)
+            thread.join(_ENDING_SECONDS)
             loop.close()
             self._loop = self._thread = self._bus = None
 
