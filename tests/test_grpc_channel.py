@@ -1,6 +1,7 @@
 """gRPC by h2, with gRPC's own library as the server: the same calls, status codes and messages as gRPC's own client."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -24,7 +25,7 @@ class Server:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.held = asyncio.Event()
-        self.arrived = asyncio.Queue[str]()
+        self.arrived = asyncio.Queue[float]()  # the seconds that each call has left
         self.ended = asyncio.Queue[str]()
         self.most_at_once = 0
         self._at_once = 0
@@ -56,7 +57,7 @@ class Server:
         return request
 
     async def _hold(self, request: bytes, context: Any) -> bytes:
-        self.arrived.put_nowait(f"{context.time_remaining():.0f}")
+        self.arrived.put_nowait(context.time_remaining())
         try:
             await self.held.wait()
         except asyncio.CancelledError:
@@ -86,12 +87,14 @@ class Server:
 
 
 @asynccontextmanager
-async def served(directory: Path, *options: tuple[str, int]) -> AsyncIterator[tuple[Server, GrpcChannel]]:
+async def served(
+    directory: Path, *options: tuple[str, int], within_seconds: float = WITHIN_SECONDS
+) -> AsyncIterator[tuple[Server, GrpcChannel]]:
     server = Server(directory / "s")
     await server.start(options)
     channel = GrpcChannel(str(server.path), MOST_BYTES)
     try:
-        async with asyncio.timeout(WITHIN_SECONDS):
+        async with asyncio.timeout(within_seconds):
             yield server, channel
     finally:
         await channel.close()
@@ -158,16 +161,23 @@ def test_metadata_comes_with_the_call(tmp_path):
     asyncio.run(main())
 
 
-def test_a_call_ends_at_its_deadline_which_the_server_knows(tmp_path):
+def test_a_call_ends_at_its_deadline_which_the_server_knows(tmp_path, monkeypatch):
     async def main() -> None:
-        async with served(tmp_path) as (server, channel):
+        loop = asyncio.get_running_loop()
+        async with served(tmp_path, within_seconds=3 * WITHIN_SECONDS) as (server, channel):
+            began = loop.time()
+            waiting = asyncio.ensure_future(channel.ask("/Test/Hold", b"", WITHIN_SECONDS))
+            left = await server.arrived.get()
+            assert -0.5 - (loop.time() - began) < left - WITHIN_SECONDS < 0.5
+            # Only the client's clock goes on, and the deadline is over for it.
+            monkeypatch.setattr(loop, "time", lambda: time.monotonic() + WITHIN_SECONDS)
             with pytest.raises(GrpcError) as raised:
-                await channel.ask("/Test/Hold", b"", 0.2)
+                await waiting
+            monkeypatch.undo()
             assert raised.value.code == "DEADLINE_EXCEEDED"
             assert await server.ended.get() == "Hold"
-            waiting = asyncio.ensure_future(channel.ask("/Test/Hold", b"done", 1000.0))
-            assert await server.arrived.get() == "0"
-            assert await server.arrived.get() == "1000"
+            waiting = asyncio.ensure_future(channel.ask("/Test/Hold", b"done", WITHIN_SECONDS))
+            await server.arrived.get()
             server.held.set()
             assert await waiting == b"done"
 

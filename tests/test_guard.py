@@ -162,11 +162,15 @@ def test_a_guard_that_is_killed_is_followed_by_one_that_knows_the_held_pods(tmp_
     assert said(files) == ["1", "1", "1"]
     guard.hold({str(files[2]): "0"})
     # The next one has to wait for its turn: nothing is started again and again.
-    second = guard.pid
+    second, killed_at = guard.pid, time.monotonic()
     assert second is not None
     os.kill(second, signal.SIGKILL)
-    until(triggers, guard, lambda: guard.pid is None)
-    until(triggers, guard, lambda: guard.pid not in (None, second))
+    assert triggers.wait(30.0)
+    assert guard.pid is None
+    guard.start_if_due(killed_at + 0.99)
+    assert guard.pid is None
+    guard.start_if_due(time.monotonic() + 1.0)
+    assert guard.pid not in (None, second)
     guard.close()
     assert said(files) == ["0", "1", "0"]
     assert set(notes) == {"the guard ended before the watch over memory did: another one is started"}
@@ -195,6 +199,7 @@ def test_the_watch_does_not_wait_for_a_guard_that_does_not_listen(tmp_path, trig
     pid = guard.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
+    wait_until_stopped(pid)
     guard.hold({str(file): "0"})
     for number in range(5_000):
         guard.hold({f"{tmp_path}/none{number}": "0"})

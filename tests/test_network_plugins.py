@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from evenkeel.runtime.paths import state_paths, write_json
+from evenkeel.runtime.process import network_plugins
 from evenkeel.runtime.process.network_plugins import Joined, NetworkPlugins, NetworkRefused
 from evenkeel.runtime.process.pod_networks import PodNetworks
 from tests.kernel.waiting import eventually
@@ -84,11 +86,24 @@ def test_a_plugin_that_says_too_much_is_ended(plugins: MakePlugins):
             plugins(f"exec yes{stream}").add("u-1", joined())
 
 
-def test_a_plugin_that_does_not_end_is_ended_with_its_children(plugins: MakePlugins, tmp_path: Path):
+def test_a_plugin_that_does_not_end_is_ended_with_its_children(
+    plugins: MakePlugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     child = tmp_path / "child"
     script = f"sleep 1000 & echo $! > {child}.new; mv {child}.new {child}; wait"
+
+    begins = iter([0.0])
+
+    def clock() -> float:
+        """The time is over when the child is there."""
+        for now in begins:
+            return now
+        eventually(child.exists)
+        return 60.0
+
+    monkeypatch.setattr(network_plugins, "time", SimpleNamespace(monotonic=clock))
     with pytest.raises(NetworkRefused, match="did not end within"):
-        plugins(script, call_seconds=2.0).add("u-1", joined())
+        plugins(script, call_seconds=60.0).add("u-1", joined())
     eventually(lambda: not is_running(int(child.read_text())))
 
 
