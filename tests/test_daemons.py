@@ -80,9 +80,9 @@ def test_cpu_time_is_that_of_every_thread():
     before = process_figures(own)
     while process_figures(own).cpu_usage_us < before.cpu_usage_us + 50_000:
         sum(range(10000))
-    used = os.times()
-    now = process_figures(own).cpu_usage_us
-    assert now == pytest.approx((used.user + used.system) * 1_000_000, abs=50_000)
+    looks = [os.times(), process_figures(own).cpu_usage_us, os.times()]
+    used = [one if isinstance(one, int) else round((one.user + one.system) * 100) * 10_000 for one in looks]
+    assert used == sorted(used)
 
 
 @pytest.mark.req("B11")
@@ -122,11 +122,13 @@ def test_a_runtime_that_shares_its_cgroup_has_the_figures_of_its_process(child, 
 def test_a_cgroup_in_which_the_runtime_was_started_by_another_is_not_its_own():
     with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE) as shell:
         pid = int(shell.stdout.readline())
-        machine = Machine(process_at(pid), "/system.slice/runner.service")
-        assert machine.look()[RUNTIME].path != ""
-        machine.places[shell.pid] = machine.places[pid]
-        assert machine.look()[RUNTIME].path == ""
-        os.kill(pid, signal.SIGKILL)
+        try:
+            machine = Machine(process_at(pid), "/system.slice/runner.service")
+            assert machine.look()[RUNTIME].path != ""
+            machine.places[shell.pid] = machine.places[pid]
+            assert machine.look()[RUNTIME].path == ""
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_beside_an_agent_in_the_root_cgroup_a_runtime_has_its_own_all_the_same(child):
