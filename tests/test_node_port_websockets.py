@@ -35,11 +35,11 @@ class Echo:
             threading.Thread(target=self._echo, args=(one,), daemon=True).start()
 
     def _echo(self, one: socket.socket) -> None:
+        last = b""
         with one:
-            while chunk := one.recv(1 << 16):
+            while last != b"end" and (chunk := one.recv(1 << 16)):
                 one.sendall(chunk)
-                if chunk.endswith(b"end"):
-                    break
+                last = (last + chunk)[-3:]  # it may come in parts
         self.ended.release()
 
     def close(self) -> None:

@@ -190,6 +190,8 @@ def test_a_live_screen_shows_what_comes_and_is_given_back_however_it_ends(tmp_pa
                 assert seen.text.startswith(b"\x1b[?1049h")
             finally:
                 process.kill()
+                process.wait()
+                seen.end()
                 os.close(master)
 
 
@@ -200,7 +202,12 @@ class _Seen:
         self.text = b""
         self._master = master
         self._new = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def end(self):
+        """After the last program at the terminal: the number of its descriptor may be another's then."""
+        self._reading.join()
 
     def _read(self):
         while True:
