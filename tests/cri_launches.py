@@ -28,7 +28,7 @@ spec:
   containers:
   - {name: main, image: "local/busybox:1", command: [a], resources: {requests: {memory: 64Mi}}}
 """
-WITHIN_SECONDS = 20.0
+WITHIN_SECONDS = 60.0
 
 
 class Driver(Kernel):

@@ -125,7 +125,7 @@ class Pipe:
 
 
 async def taken(stream, number):
-    return [await asyncio.wait_for(anext(stream), 10) for _ in range(number)]
+    return [await asyncio.wait_for(anext(stream), 60) for _ in range(number)]
 
 
 @alone

@@ -61,7 +61,7 @@ def test_requests_of_any_kind_are_answered_and_leave_the_server_as_it_was(tmp_pa
             agent.call(front.put, running(pod))
         for seed in seeds():
             with connect(str(tmp_path)) as client:
-                client.settimeout(10)
+                client.settimeout(60)
                 with suppress(BrokenPipeError, ConnectionResetError):
                     client.sendall(mutated(REQUESTS, seed))
                     client.shutdown(socket.SHUT_WR)
