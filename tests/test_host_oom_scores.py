@@ -4,7 +4,8 @@ import contextlib
 import errno
 import itertools
 import os
-import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -226,14 +227,25 @@ def test_setting_twice_changes_nothing_the_second_time(tmp_path_factory, scores,
     assert processes.set(score).changed == 0
 
 
+SERVES = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind(sys.argv[1])
+    server.listen()
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
 @pytest.mark.req("A12")
 def test_the_runtime_is_the_process_that_serves_its_socket(tmp_path):
     path = str(tmp_path / "runtime.sock")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen()
-        assert runtime_process(f"unix://{path}") == os.getpid()
-        assert runtime_process(path) == os.getpid()
+    # In another process: where this one is the first of its PID namespace, it is taken for the machine's init.
+    command = [sys.executable, "-c", SERVES, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout.readline() == b"listens\n"
+        assert runtime_process(f"unix://{path}") == server.pid
+        assert runtime_process(path) == server.pid
     assert runtime_process(path) is None
     assert runtime_process("/no/where.sock") is None
     assert runtime_process("/" + "x" * 200) is None

@@ -43,13 +43,20 @@ def test_nothing_is_sent_without_a_listener(monkeypatch: pytest.MonkeyPatch, add
 
 @pytest.mark.parametrize(
     ("microseconds", "pid", "seconds"),
-    [("3000000", "", 3.0), ("3000000", "self", 3.0), ("3000000", "1", None), ("", "", None), ("x", "", None)],
+    [
+        ("3000000", "", 3.0),
+        ("3000000", "self", 3.0),
+        ("3000000", "other", None),
+        ("", "", None),
+        ("x", "", None),
+    ],
 )
 def test_the_watchdog_is_fed_only_where_it_is_ours(
     monkeypatch: pytest.MonkeyPatch, microseconds: str, pid: str, seconds: float | None
 ):
     monkeypatch.setenv("WATCHDOG_USEC", microseconds)
-    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "self" else pid)
+    pids = {"self": str(os.getpid()), "other": str(os.getpid() + 1)}
+    monkeypatch.setenv("WATCHDOG_PID", pids.get(pid, pid))
     assert watchdog_seconds() == seconds
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -253,18 +253,21 @@ def test_one_sweep_serves_all_clients_that_ask_at_once(tmp_path):
 
 
 def test_the_runtime_has_figures_apart_from_the_agent(tmp_path):
-    async def look():
+    async def look(runtime):
         place = Place(str(tmp_path))
-        parent = process_at(os.getppid())
         sweeper = Sweeper(
-            place.node, lambda: place.kernel, lambda: None, place.runtime, daemon=lambda: parent
+            place.node, lambda: place.kernel, lambda: None, place.runtime, daemon=lambda: runtime
         )
         try:
             return await sweeper.sweep()
         finally:
             await sweeper.close()
 
-    daemons = asyncio.run(look()).daemons
+    with subprocess.Popen(["sleep", "1000"]) as daemon:
+        try:
+            daemons = asyncio.run(look(process_at(daemon.pid))).daemons
+        finally:
+            daemon.kill()
     assert {"kubelet", "runtime"} <= daemons.keys()
 
 
