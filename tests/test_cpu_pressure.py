@@ -1,6 +1,7 @@
 """The agent under CPU pressure, with counters of the test's own: condition, weight, eviction, and the end of it."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -45,6 +46,7 @@ class BusyKernel(CountingKernel):
         self._waits: dict[str, float] = {}
         self._since = 0.0
         self._before: dict[str, tuple[float, float]] = {}  # seconds used and waited until `_since`, by UID
+        self.pause_seconds = 0.0  # for which the agent does not run before it reads the next counters
 
     def run_at(self, rates: dict[str, float], waits: dict[str, float]) -> None:
         """Sets the rates from now on. Counters continue from their present values, as the kernel's do."""
@@ -53,6 +55,8 @@ class BusyKernel(CountingKernel):
         self._rates, self._waits = rates, waits
 
     def statistics(self, path: str) -> Statistics:
+        pause, self.pause_seconds = self.pause_seconds, 0.0
+        time.sleep(pause)
         used, _ = self._seconds(path.rpartition("/pod")[2])
         return super().statistics(path)._replace(cpu_usage_us=int(used * 1e6), cpu_throttled_us=0)
 
@@ -143,6 +147,25 @@ def test_what_was_seen_is_known_after_the_agent_was_killed(place: Place):
     asyncio.run(until_there_is_pressure())
     kernel.cgroups[BRANCH]["cpu.weight"] = "100"
     asyncio.run(and_after())
+    with Journal.read(f"{place.directory}/journal.db") as journal:
+        shortages = [one for one in made_again(journal) if one.was["short"]]
+    assert [bool(one.was["evictions"]) for one in shortages][:2] == [False, True]
+
+
+def test_a_shortage_is_seen_though_the_agent_does_not_run_for_a_moment_when_it_looks(place: Place):
+    """As it does where CPU is short. What pods received would be too much for the window, and no shortage."""
+    kernel = place.kernel
+    assert isinstance(kernel, BusyKernel)
+
+    async def live() -> None:
+        kernel.run_at({"u1": 0.2, "u3": 0.3}, {"u1": 0.8})
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: condition(agent) == "True")
+            kernel.pause_seconds = 10 * WINDOW
+            await until(lambda: phase(agent, "idle") == "Failed")
+
+    asyncio.run(live())
     with Journal.read(f"{place.directory}/journal.db") as journal:
         shortages = [one for one in made_again(journal) if one.was["short"]]
     assert [bool(one.was["evictions"]) for one in shortages][:2] == [False, True]

@@ -18,6 +18,7 @@ from evenkeel.host.psi import TaskWaits, waited_some_us
 from evenkeel.journal.codec import Unreadable, from_text, plain_of, plain_text, to_text
 from evenkeel.journal.records import NORMAL, WARNING, PodRecord
 from evenkeel.journal.store import Journal, JournalError
+from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import MIN_SHARES, MIN_WEIGHT
 from evenkeel.policy.cpu_shortage import (
     CPU_PRESSURE,
@@ -45,14 +46,23 @@ _LOOKS = 6  # readings per window
 _LEAST = {"cpu.shares": str(MIN_SHARES), "cpu.weight": str(MIN_WEIGHT)}
 
 
+class _Counters(NamedTuple):
+    """One pod's counters. Each time is that of the reading before it: the agent may not run between two readings, least
+    of all where CPU is short."""
+
+    used_us: int
+    used_at: float
+    throttled_us: int  # by its own limits
+    waited_us: int | None  # None on v1
+    waited_at: float
+
+
 class _Begun:
     """One pod's counters at the start of the window, and the waiting time of its tasks since then."""
 
-    def __init__(self, path: str, used_us: int, throttled_us: int, waited_us: int | None) -> None:
+    def __init__(self, path: str, counters: _Counters) -> None:
         self.path = path
-        self.used_us = used_us
-        self.throttled_us = throttled_us
-        self.waited_us = waited_us  # None on v1
+        self.counters = counters
         self.tasks = TaskWaits()
 
 
@@ -135,7 +145,7 @@ class CpuPressure:
         for record, cgroup in self._watched():
             counters = self._counters(cgroup)
             if counters is not None:
-                begun = self._begun[record.pod.metadata.uid] = _Begun(cgroup.path, *counters)
+                begun = self._begun[record.pod.metadata.uid] = _Begun(cgroup.path, counters)
                 known = before.get(record.pod.metadata.uid)
                 if known is not None:
                     begun.tasks = known.tasks
@@ -151,9 +161,9 @@ class CpuPressure:
                 found.append((record, cgroup))
         return found
 
-    def _counters(self, cgroup: Cgroup) -> tuple[int, int, int | None] | None:
-        """The pod's CPU time, the time it was throttled by its own limits, and the time it waited."""
+    def _counters(self, cgroup: Cgroup) -> _Counters | None:
         statistics = self._cgroups.statistics(cgroup)
+        used_at = time.monotonic()
         if statistics is None:
             return None
         throttled = statistics.cpu_throttled_us
@@ -162,7 +172,7 @@ class CpuPressure:
             throttled += inner.cpu_throttled_us if inner is not None else 0
         is_v2 = self._cgroups.driver.version == Version.V2
         waited = waited_some_us(self._directory(cgroup)) if is_v2 else None
-        return statistics.cpu_usage_us, throttled, waited
+        return _Counters(statistics.cpu_usage_us, used_at, throttled, waited, time.monotonic())
 
     def _containers(self, pod: Cgroup) -> list[Cgroup]:
         record = self._pods.by_key(pod.pod)
@@ -185,23 +195,30 @@ class CpuPressure:
                 begun.tasks.sample(tuple(map(self._directory, self._containers(cgroup))))
 
     def _window(self, now: float) -> CpuWindow:
+        """What pods used and waited, as in the seconds of the window."""
+        seconds = now - self._begun_at
         self._look_at_tasks()
         is_v2 = self._cgroups.driver.version == Version.V2
         pods = []
         for record, cgroup in self._watched():
             begun = self._begun.get(record.pod.metadata.uid)
-            counters = self._counters(cgroup)
-            if begun is None or counters is None or begun.path != cgroup.path or counters[0] < begun.used_us:
+            after = self._counters(cgroup)
+            if begun is None or after is None or begun.path != cgroup.path:
                 continue  # the pod did not exist for the whole window
-            used, throttled, waited = counters
-            own = max(throttled - begun.throttled_us, 0)
-            if is_v2:
-                known = None if waited is None or begun.waited_us is None else waited - begun.waited_us
+            before = begun.counters
+            if after.used_us < before.used_us:
+                continue
+            own = max(after.throttled_us - before.throttled_us, 0)
+            if not is_v2:
+                known: float | None = begun.tasks.waited_us
+            elif after.waited_us is None or before.waited_us is None:
+                known = None
             else:
-                known = begun.tasks.waited_us
-            by_others = None if known is None else max(known - own, 0)
-            pods.append(PodCpu(record.pod, used - begun.used_us, by_others, is_wait_of_tasks=not is_v2))
-        return CpuWindow(now, now - self._begun_at, tuple(pods))
+                known = (after.waited_us - before.waited_us) * seconds / (after.waited_at - before.waited_at)
+            used = (after.used_us - before.used_us) * seconds / (after.used_at - before.used_at)
+            by_others = None if known is None else max(round(known) - own, 0)
+            pods.append(PodCpu(record.pod, round(used), by_others, is_wait_of_tasks=not is_v2))
+        return CpuWindow(now, seconds, tuple(pods))
 
     # Deciding and acting
 
