@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.cgroup.drivers.cgroupfs import Bounds
+from evenkeel.cgroup.drivers.cgroupfs import Bounds, Cgroupfs
 from evenkeel.cgroup.drivers.kernel_refusals import MissingController, NotAvailable, refusal
 from evenkeel.cgroup.drivers.mounts import Mounts
 from evenkeel.cgroup.drivers.v1 import V1Driver
@@ -105,6 +105,35 @@ def test_files_of_cgroups_that_left_the_plan_are_closed(driver: V2Driver, mount:
 
 
 @alone
+def test_looking_for_a_cgroup_that_is_not_there_yet_keeps_the_directories_above_it_open(mount: Path):
+    cgroup_at(mount, "/top/kubepods")
+    hierarchy = Cgroupfs(str(mount))
+    above = hierarchy.entered("/top/kubepods")
+
+    assert not hierarchy.exists("/top/kubepods/podx/c")
+    with pytest.raises(FileNotFoundError):
+        hierarchy.open("/top/kubepods/podx", "memory.max")
+
+    assert hierarchy.closings == 0
+    assert hierarchy.entered("/top/kubepods") == above
+    hierarchy.close()
+
+
+def test_a_cgroup_that_was_removed_and_made_again_is_found_with_what_is_below_it(mount: Path):
+    top = mount / "top"
+    cgroup_at(mount, "/top/kubepods")
+    hierarchy = Cgroupfs(str(mount))
+    assert hierarchy.exists("/top/kubepods")
+    (top / "kubepods/cgroup.procs").unlink()  # as in a cgroup that was removed
+    top.rename(mount / "removed")
+
+    cgroup_at(mount, "/top/kubepods/podx", memory__max="4096\n")
+
+    assert hierarchy.exists("/top/kubepods/podx")
+    assert hierarchy.read("/top/kubepods/podx", "memory.max") == b"4096\n"
+    hierarchy.close()
+
+
 def test_closing_a_driver_leaves_nothing_open(mount: Path):
     cgroup_at(mount, "/top/kubepods", **{name.replace(".", "__"): text.decode() for name, text in V2.items()})
     before = descriptors()

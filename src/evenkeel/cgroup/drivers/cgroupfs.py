@@ -238,9 +238,24 @@ class Cgroupfs:
             descriptor = self._enter(path)
             os.stat("cgroup.procs", dir_fd=descriptor)
         except FileNotFoundError:
+            if self._is_absent(path):
+                raise
             self._let_go(path)
             descriptor = self._enter(path)
         return descriptor
+
+    def _is_absent(self, path: str) -> bool:
+        """Whether a cgroup that could not be entered does not exist: what is open of those above it exists."""
+        if path in self._directories:
+            return False
+        above = path.rpartition("/")[0]
+        while above not in self._directories:
+            above = above.rpartition("/")[0]
+        try:
+            os.stat("cgroup.procs", dir_fd=self._directories[above])
+        except FileNotFoundError:
+            return False
+        return True
 
     def _let_go(self, path: str) -> None:
         """Closes the directories of the cgroup and of those above it: they may be removed ones."""
