@@ -1,11 +1,12 @@
 """The supervisor's answers: each fits into a packet, however much there is to say."""
 
 import json
+import socket
 from typing import Any
 
 import pytest
 
-from evenkeel.runtime.process.supervisor.child_reports import read_report
+from evenkeel.runtime.process.supervisor.child_reports import read_report, tell
 from evenkeel.runtime.process.supervisor.supervisor import in_packets
 from evenkeel.runtime.process.supervisor_protocol import MOST_BYTES, ExitFile, ProcessFile, decode, encode
 
@@ -42,3 +43,15 @@ def test_an_error_that_names_a_very_long_program_fits_into_an_answer(letter):
     said = read_report(line.encode() + b"\n")
     assert said.error.startswith("command '")
     assert encode({"id": 1, "error": said.error, "hint": said.hint})
+
+
+@pytest.mark.parametrize("letter", ["x", "\0", "\U0001f409"])
+def test_a_child_need_not_wait_until_the_report_of_a_very_long_program_is_read(letter):
+    """The supervisor reads it when the child has ended."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    tell(theirs.send, note="n")
+    tell(theirs.sendall, error=f"command {letter * MOST_BYTES!r} was not found", hint=letter * MOST_BYTES)
+    theirs.close()
+    with ours, ours.makefile("rb") as report:
+        assert read_report(report.read()).error.startswith("command '")

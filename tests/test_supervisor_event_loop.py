@@ -1,12 +1,13 @@
 """The supervisor's event loop: which callback gets an event."""
 
 import os
+import socket
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
+from evenkeel.runtime.process.supervisor.event_loop import AT_ITS_END, Descriptors, Loop
 
 
 def test_an_event_of_a_closed_descriptor_does_not_reach_the_next_one_with_its_number(tmp_path: Path):
@@ -41,6 +42,33 @@ def test_an_event_of_a_closed_descriptor_does_not_reach_the_next_one_with_its_nu
     assert errors == []
     for descriptor in {*opened, writer, *(end for pipe in ready for end in pipe)}:
         os.close(descriptor)
+
+
+def test_a_report_wakes_the_supervisor_once_when_it_is_complete():
+    """A line that woke it earlier would take time from the child, whose set-up is not finished."""
+    errors: list[BaseException] = []
+    loop = Loop(errors.append)
+    ours, theirs = socket.socketpair()
+    waiting = os.eventfd(1, os.EFD_SEMAPHORE)
+    read: list[bytes] = []
+    turns: list[None] = []
+
+    def turn() -> None:
+        turns.append(None)
+        os.read(waiting, 8)
+
+    loop.watch(ours.fileno(), lambda: read.append(ours.recv(100)), AT_ITS_END)
+    loop.watch(waiting, turn)
+    theirs.send(b"note\n")
+    theirs.send(b"exec\n")
+    loop.run(lambda: bool(turns))
+    assert read == []
+    theirs.close()
+    loop.run(lambda: bool(read))
+    assert read == [b"note\nexec\n"]
+    assert errors == []
+    ours.close()
+    os.close(waiting)
 
 
 def test_a_fifo_is_not_at_its_end_before_and_after_its_writer(tmp_path: Path):

@@ -110,4 +110,6 @@ def guarded(act: Callable[[], None], say: Say) -> NoReturn:
 
 
 def tell(say: Say, **said: str | int) -> None:
-    say(json.dumps(said).encode() + b"\n")
+    """Says a line. No text in it is so long that the supervisor would have to read before all is said."""
+    cut = {name: one[:_MOST_CHARACTERS] if isinstance(one, str) else one for name, one in said.items()}
+    say(json.dumps(cut).encode() + b"\n")

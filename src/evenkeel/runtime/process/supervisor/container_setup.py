@@ -21,7 +21,7 @@ from evenkeel.runtime.paths import AttemptKey
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import cgroup_entry, child_reports, rootfs, spawn
 from evenkeel.runtime.process.supervisor.attempt import STREAMS, SupervisedContainer
-from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
+from evenkeel.runtime.process.supervisor.event_loop import AT_ITS_END, Descriptors, Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
 from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.process.supervisor_protocol import ProcessFile
@@ -101,9 +101,13 @@ class ContainerSetups:
         return self._pid_namespaces.entered(uid, plan) if plan.holder_procs else nullcontext()
 
     def follow(self, kept: SupervisedContainer) -> None:
-        """Reads the child's report as it comes, and gives up a child that takes too long."""
+        """Reads the child's report when it is complete, and gives up a child that takes too long.
+
+        The report is short (`child_reports.tell`), so the child never waits for us to read it. If each line woke us, we
+        would take the child's processor, or copy pages that are ours again once the child has its program.
+        """
         assert kept.report is not None
-        self._loop.watch(kept.report.fileno(), partial(self._read_report, kept))
+        self._loop.watch(kept.report.fileno(), partial(self._read_report, kept), AT_ITS_END)
         kept.overdue = self._loop.after(_SETUP_SECONDS, partial(self._overdue, kept))
 
     def child_ended(self, kept: SupervisedContainer, status: int) -> None:

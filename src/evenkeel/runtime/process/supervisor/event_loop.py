@@ -15,6 +15,7 @@ from evenkeel.host.polling import Poller
 
 READABLE = select.EPOLLIN
 WRITABLE = select.EPOLLOUT
+AT_ITS_END = 0  # only if the other side of a socket is closed: the kernel reports that in any case
 
 _LONGEST_WAIT_SECONDS = 3600.0
 
