@@ -136,9 +136,13 @@ class PodLoop:
         if not self._commit():
             self._steps.put_back(record.uid for record in records)
             return
-        self._pod_cgroups.follow()
-        for record in records:
-            self._act(record.uid)
+        try:
+            self._pod_cgroups.follow()
+            for record in records:
+                self._act(record.uid)
+        finally:  # clients hear of the changes when nothing waits for us: a container starts meanwhile
+            self._pod_store.publish()
+            self._event_recorder.announce()
         self._set_timer(now)
         self._stepped.set()
         self._stepped = asyncio.Event()
