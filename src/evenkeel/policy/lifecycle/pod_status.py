@@ -3,6 +3,7 @@ them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from evenkeel.api.config import Profile
 from evenkeel.api.container import Container
@@ -159,6 +160,9 @@ def pod_phase(pod: Pod, state: PodState) -> str:
     return outcome(pod, state, 0.0).phase
 
 
+@lru_cache(
+    maxsize=1024
+)  # the same few times are in each status of a pod, and in those of pods that came together
 def timestamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
