@@ -126,10 +126,14 @@ def _named(name: str, text: str) -> User | None:
 def _users(text: str) -> Iterator[User]:
     for line in text.splitlines():
         fields = line.split(":")
-        if len(fields) >= 6 and all(one.isascii() and one.isdecimal() for one in fields[2:4]):
+        if len(fields) >= 6 and _is_number(fields[2]) and _is_number(fields[3]):
             uid, gid = int(fields[2][:12]), int(fields[3][:12])
             if uid < _NO_NUMBER and gid < _NO_NUMBER:
                 yield User(uid, gid, fields[5], fields[0])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 class Program(NamedTuple):

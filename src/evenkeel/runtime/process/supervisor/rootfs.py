@@ -149,6 +149,8 @@ def _make(spec: FilesystemSpec, users: Users, *, has_pid_namespace: bool) -> int
     for path in ("/sys", *spec.read_only):
         make_read_only(path)
     trees.update((mount, _volume(mount, HOST_USERS)) for mount in spec.mounts if not mount.is_ours)
+    if not users.are_own:
+        return _furnish(spec, trees, root, own_directories, network, users)
     with users.owning():
         return _furnish(spec, trees, root, own_directories, network, users)
 

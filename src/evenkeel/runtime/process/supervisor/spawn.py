@@ -31,7 +31,7 @@ from evenkeel.runtime.process.supervisor.program import (
     program_path,
 )
 from evenkeel.runtime.process.supervisor.start_plan import Plan
-from evenkeel.runtime.process.supervisor.users import Users
+from evenkeel.runtime.process.supervisor.users import HOST_USERS, Users
 
 GRANTABLE_CAPABILITIES = syscalls.mask(*syscalls.GRANTABLE_CAPABILITIES)
 
@@ -68,7 +68,7 @@ def _become(start: Start) -> None:
     keep_only(start.orders, report)
     say = partial(child_reports.say_through, report)
     os.setsid()
-    users = Users(plan.user_namespace, plan.first_id)
+    users = Users(plan.user_namespace, plan.first_id) if plan.user_namespace else HOST_USERS
     hide_memory()
     if origin.namespaces & syscalls.CLONE_NEWUSER:
         map_own_user(origin.owner)
