@@ -92,8 +92,7 @@ class SocketFile:
         return ""
 
     def is_missing(self) -> bool:
-        with _short_path(self._state_dir) as directory:
-            return not os.path.lexists(f"{directory}/{SOCKET_NAME}")
+        return not os.path.lexists(f"{self._state_dir}/{SOCKET_NAME}")
 
     def remove(self) -> None:
         """A socket that another agent has put in its place stays."""
