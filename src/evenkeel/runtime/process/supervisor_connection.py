@@ -264,7 +264,8 @@ def _started(state: str) -> tuple[socket.socket, int]:
         process = subprocess.Popen(  # noqa: S603 no argument comes from outside
             command,
             executable=f"/proc/self/fd/{program}",
-            env={},
+            # It looks up the functions of its libraries now. Else each child would, when it uses one first.
+            env={"LD_BIND_NOW": "1"},
             pass_fds=(number, program),
             start_new_session=True,
         )
