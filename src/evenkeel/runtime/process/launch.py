@@ -91,9 +91,10 @@ def _links_in(directory: str) -> tuple[tuple[str, str], ...]:
 def own_cgroups(procs: Sequence[str], cgroup_mounts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Pairs the directories of a cgroup with the mount points at which the container is to see them. Pure."""
     found = {}
+    below = [(place, place.rstrip("/") + "/") for place in cgroup_mounts]
     for path in procs:
         directory = os.path.dirname(path)
-        places = [place for place in cgroup_mounts if is_below(directory, place)]
+        places = [place for place, start in below if directory == place or directory.startswith(start)]
         if places and is_below(places[0], CGROUPS):
             found[max(places, key=len)] = directory
     return tuple((directory, place) for place, directory in found.items())
