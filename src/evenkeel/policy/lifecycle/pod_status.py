@@ -160,9 +160,8 @@ def pod_phase(pod: Pod, state: PodState) -> str:
     return outcome(pod, state, 0.0).phase
 
 
-@lru_cache(
-    maxsize=1024
-)  # the same few times are in each status of a pod, and in those of pods that came together
+# The same few times are in each status of a pod, and in those of pods that came together.
+@lru_cache(maxsize=1024)
 def timestamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
