@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import evenkeel
 from evenkeel.cgroup.drivers.processes import is_dead
 from evenkeel.pressure.memory.cgroup_writes import FreezeFile
 from evenkeel.pressure.memory.freezer import Freezer
@@ -271,3 +272,16 @@ def test_the_guard_knows_before_a_pod_is_frozen_and_until_it_is_thawed(tmp_path)
         ("free a", ["0", "1"]),
         ("free b", ["0", "0"]),
     ]
+
+
+def test_the_guard_loads_nothing_that_it_does_not_need():
+    unwanted = {"collections", "enum", "functools", "re", "signal", "typing"}
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import evenkeel.pressure.watch.guard;"
+        f" print(*{unwanted}.intersection(sys.modules))"
+    )
+    package = str(Path(evenkeel.__file__).parent.parent)
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script, package], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == []
