@@ -264,6 +264,15 @@ def test_an_installation_without_the_libraries_is_told_what_to_install():
     assert reported == "they need none\n"
 
 
+def test_with_a_container_runtime_nothing_of_the_other_runtime_is_imported():
+    code = (
+        "import sys, evenkeel.cli.up, evenkeel.runtime.cri.cri_runtime, evenkeel.kube.cluster;"
+        "print([name for name in sys.modules if name.startswith('evenkeel.runtime.process')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def without_protobuf(code: str) -> str:
     """What Python says to it where protobuf is not installed."""
     hidden = f"import sys; sys.modules['google.protobuf'] = None; {code}"

@@ -18,14 +18,10 @@ from hypothesis import strategies as st
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.runtime.images.references import is_of_registry
+from evenkeel.runtime.images.relative_images import with_absolute_images
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import archives, process_images
-from evenkeel.runtime.process.process_images import (
-    ImageRefused,
-    Images,
-    refusal,
-    with_absolute_images,
-)
+from evenkeel.runtime.process.process_images import ImageRefused, Images, refusal
 from evenkeel.runtime.process.unpacking import Bounds
 
 Entry = tuple[tarfile.TarInfo, bytes]

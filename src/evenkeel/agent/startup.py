@@ -34,7 +34,6 @@ from evenkeel.journal.store import Journal
 from evenkeel.policy.node_view import NodeView
 from evenkeel.runtime.interface import Runtime
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process.process_runtime import ProcessRuntime
 from evenkeel.runtime.procfs import start_ticks
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,10 @@ def _runtime(
 ) -> Runtime:
     endpoint = node.config.container_runtime_endpoint
     _refuse_other(_CONTAINERS if endpoint else _PROCESSES, journal)
+    # Only the modules of the chosen runtime are imported: each of the two takes more than a MiB.
     if not endpoint:
+        from evenkeel.runtime.process.process_runtime import ProcessRuntime
+
         return ProcessRuntime(state_directory, make_driver, node.config)
     from evenkeel.runtime.cri.endpoints import require_libraries
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _workloads(reading: Reading) -> Iterator[dict[str, object]]:
     from evenkeel.api.workloads import workload_object
-    from evenkeel.runtime.process.process_images import workload_with_absolute_images
+    from evenkeel.runtime.images.relative_images import workload_with_absolute_images
 
     for workload, origin, _ in reading.workloads:
         yield workload_object(workload_with_absolute_images(workload, manifest_directory(origin.source)))
@@ -70,7 +70,7 @@ def _workloads(reading: Reading) -> Iterator[dict[str, object]]:
 
 def _with_images(reading: Reading) -> Iterator[Pod]:
     """The pods with absolute image paths. A relative path starts at its manifest, or here for standard input."""
-    from evenkeel.runtime.process.process_images import with_absolute_images
+    from evenkeel.runtime.images.relative_images import with_absolute_images
 
     for pod, origin in zip(reading.pods, reading.origins, strict=True):
         yield with_absolute_images(pod, manifest_directory(origin.source))

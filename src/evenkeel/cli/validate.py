@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 def refusals_of(reading: Reading, config: KubeletConfiguration) -> list[list[Problem]]:
     """Why the agent's runtime would refuse pods with this configuration, as far as the manifest alone shows it: every
     reason, for each pod that it would refuse."""
-    from evenkeel.runtime.process.process_images import with_absolute_images
+    from evenkeel.runtime.images.relative_images import with_absolute_images
 
     found = (
         [

@@ -22,7 +22,7 @@ from evenkeel.errors import EvenkeelError, Problem, reason
 from evenkeel.host.allocator import give_back_memory
 from evenkeel.host.files import decoded
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.runtime.process.process_images import with_absolute_images, workload_with_absolute_images
+from evenkeel.runtime.images.relative_images import with_absolute_images, workload_with_absolute_images
 
 MAX_BYTES = 4 * 1024 * 1024
 _LARGE_BYTES = 256 * 1024

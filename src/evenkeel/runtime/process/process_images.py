@@ -10,9 +10,7 @@ import stat
 import threading
 from typing import IO
 
-from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
-from evenkeel.api.workloads import Workload, template_of, with_template
 from evenkeel.runtime.images.references import HOST, is_relative
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
@@ -24,7 +22,7 @@ from evenkeel.runtime.process.supervisor_protocol import LAUNCH
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
 from evenkeel.runtime.tree_removal import Resists, remove_tree
 
-__all__ = ("HOST", "ImageRefused", "Images", "refusal", "with_absolute_images")
+__all__ = ("HOST", "ImageRefused", "Images", "refusal")
 
 _FORMS = (
     "host, the name of an image in a registry, or the path of a directory or archive with a root filesystem, as "
@@ -46,34 +44,6 @@ def refusal(image: str) -> str:
             f"{image[:200]}: a relative path is relative to its manifest's file, and this pod comes from none"
         )
     return ""
-
-
-def with_absolute_images(pod: Pod, manifest_directory: str) -> Pod:
-    """Makes `./…` and `../…` images absolute, relative to the directory of the manifest. Pure."""
-
-    def absolute(containers: tuple[Container, ...]) -> tuple[Container, ...]:
-        return tuple(
-            container._replace(image=os.path.normpath(os.path.join(manifest_directory, container.image)))
-            if is_relative(container.image)
-            else container
-            for container in containers
-        )
-
-    spec = pod.spec
-    if not any(is_relative(container.image) for container in spec.every_container):
-        return pod
-    return pod._replace(
-        spec=spec._replace(
-            containers=absolute(spec.containers), init_containers=absolute(spec.init_containers)
-        )
-    )
-
-
-def workload_with_absolute_images(workload: Workload, manifest_directory: str) -> Workload:
-    """The same for the pod template of a workload."""
-    template = template_of(workload)
-    spec = with_absolute_images(Pod(spec=template.spec), manifest_directory).spec
-    return with_template(workload, template._replace(spec=spec))
 
 
 class Images:
