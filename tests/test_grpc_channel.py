@@ -1,6 +1,7 @@
 """gRPC by h2, with gRPC's own library as the server: the same calls, status codes and messages as gRPC's own client."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from h2.utilities import SizeLimitDict
 
 from evenkeel.runtime.cri.grpc_channel import GrpcChannel, GrpcError, timeout_text
 
@@ -104,6 +106,18 @@ async def served(
 
 async def echo(channel: GrpcChannel, text: bytes) -> bytes:
     return await channel.ask("/Test/Echo", text, WITHIN_SECONDS)
+
+
+def test_the_memory_of_a_channel_does_not_grow_with_its_calls(tmp_path):
+    async def main() -> None:
+        async with served(tmp_path) as (_, channel):
+            for _ in range(20):
+                await asyncio.gather(*(echo(channel, b"word") for _ in range(25)))
+            kept = [len(one) for one in gc.get_objects() if isinstance(one, SizeLimitDict)]
+            assert kept
+            assert max(kept) <= 256
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3 << 20])
