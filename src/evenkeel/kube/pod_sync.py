@@ -30,6 +30,7 @@ from evenkeel.kube.pod_object import (
     uid_of,
     wanted_status,
 )
+from evenkeel.kube.pod_objects import PodObjects
 from evenkeel.kube.watch import DELETED
 from evenkeel.kube.work_queue import WorkQueue
 
@@ -79,7 +80,7 @@ class PodSync:
         self._profile = profile
         self._addresses = addresses
         self._on_refusal = on_refusal
-        self._objects: dict[str, Json] = {}  # by UID: the pods as the API server has them
+        self._objects = PodObjects()  # by UID: the pods as the API server has them
         self._refused: dict[str, NotHonoured] = {}  # by UID: why this node cannot run the pod
         # UIDs of pods that the agent has, and of removed pods whose last status was not read yet.
         self._here: set[str] = set()
@@ -92,7 +93,7 @@ class PodSync:
 
     def listed(self, objects: list[Json]) -> None:
         found = {uid_of(one): one for one in objects}
-        for uid in self._objects.keys() - found.keys():
+        for uid in set(self._objects) - found.keys():
             self._forget(uid)
             self._pods.end(uid, _GONE_GRACE_SECONDS)  # it may wait for the end of another pod of its name
         for record in self._pods:
@@ -125,7 +126,7 @@ class PodSync:
             self._pods.get(uid) is not None or phase_of(one) not in TERMINAL
         ):
             self._run(uid, one)
-        self._objects[uid] = one  # only now: if the agent cannot take it, it comes again and is new again
+        self._objects.put(uid, one)  # only now: if the agent cannot take it, it comes again and is new again
         self._queue.want(uid)
 
     def _run(self, uid: str, one: Json) -> None:
@@ -168,7 +169,7 @@ class PodSync:
             self._data.forget(uid)
 
     def _forget(self, uid: str) -> None:
-        self._objects.pop(uid, None)
+        self._objects.discard(uid)
         self._refused.pop(uid, None)
         self._here.discard(uid)
         self._last.pop(uid, None)
@@ -249,9 +250,11 @@ class PodSync:
         patch = status_patch(uid, wanted, one.get("status") or {})
         if patch is None:
             return
+        version = self._objects.version(uid)
         after = await self._client.patch(f"{pod_path(one)}/status", patch)
-        if self._objects.get(uid) is one:  # else the watch has reported a newer state meanwhile
-            self._objects[uid] = {**one, "status": after.get("status") or {}}
+        # If the versions differ, the watch has reported a newer state meanwhile.
+        if self._objects.version(uid) == version:
+            self._objects.put(uid, {**one, "status": after.get("status") or {}})
 
 
 def _is_other(before: Json, after: Json) -> bool:
