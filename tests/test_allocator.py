@@ -1,5 +1,5 @@
-"""Memory that the C library keeps. Each test has a process of its own, because these settings last as long as the
-process."""
+"""Memory that the C library and asyncio keep. Each test has a process of its own, because these settings last as long
+as the process."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.arenas import arenas_of_threads
+from tests.certificates import make_certificate
 
 THREADS = 6
 _THREADS_ALLOCATE = f"""
@@ -48,3 +49,43 @@ def test_a_large_piece_is_not_in_the_heap_after_a_larger_one_was_freed():
     if _said(_LARGE_AFTER_LARGER, keeps_little=False).strip() != "True":
         pytest.skip("it is not in the heap in any case")
     assert _said(_LARGE_AFTER_LARGER, keeps_little=True).strip() == "False"
+
+
+_TLS_CONNECTION = """
+import asyncio, ssl, sys, tracemalloc
+from evenkeel.host.allocator import keep_tls_buffers_small
+
+async def main(certificate, key):
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(certificate, key)
+    ours = ssl.create_default_context(cafile=certificate)
+    sent = bytes(range(256)) * 4096
+
+    async def answer(reader, writer):
+        writer.write(sent)
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=theirs) as server:
+        port = server.sockets[0].getsockname()[1]
+        tracemalloc.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=ours)
+        assert await reader.readexactly(len(sent)) == sent
+        kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/sslproto.py")])
+        print(sum(one.size for one in kept.traces))
+        writer.close()
+
+if sys.argv[1] == "small":
+    keep_tls_buffers_small()
+asyncio.run(main(*sys.argv[2:]))
+"""
+
+
+def test_a_tls_connection_keeps_a_small_buffer_and_all_data_comes(tmp_path):
+    def kept(size: str) -> int:
+        command = [sys.executable, "-c", _TLS_CONNECTION, size, *make_certificate(tmp_path)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert kept("usual") > 256 << 10
+    assert kept("small") < 128 << 10  # of both ends

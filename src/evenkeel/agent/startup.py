@@ -27,7 +27,7 @@ from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.allocator import keep_little
+from evenkeel.host.allocator import keep_little, keep_tls_buffers_small
 from evenkeel.host.capacity import on_this_machine
 from evenkeel.journal.records import FILE
 from evenkeel.journal.store import Journal
@@ -68,6 +68,7 @@ async def start(
     `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup."""
     gc.enable()  # it is off in commands, because they end soon
     keep_little()
+    keep_tls_buffers_small()
     node = on_this_machine(node)
     state = StatePaths(made_state_directory(state_directory))
     lock = StateLock.acquire(state.root)

@@ -1,12 +1,13 @@
-"""The memory that the C library keeps for later: less of it in processes that run for months.
+"""The memory that the C library and asyncio keep for later: less of it in processes that run for months.
 
-Both functions do nothing where the C library is not glibc.
+`keep_little` and `give_back_memory` do nothing where the C library is not glibc.
 """
 
 import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 128 << 10  # glibc's own first value
+_TLS_BUFFER_BYTES = 32 << 10  # a record of TLS has at most 16 KiB
 
 
 def keep_little() -> None:
@@ -21,6 +22,14 @@ def keep_little() -> None:
     # By default these grow when a large piece is freed, up to 32 and 64 MiB. Then buffers lie between small pieces.
     mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+
+
+def keep_tls_buffers_small() -> None:
+    """asyncio gives every TLS connection a buffer of 256 KiB, and a node has six connections to its API server all the
+    time. More data than the buffer has room for is read in more pieces."""
+    from asyncio.sslproto import SSLProtocol  # not at the top: the watch does without asyncio
+
+    SSLProtocol.max_size = _TLS_BUFFER_BYTES
 
 
 def give_back_memory() -> None:
