@@ -3,7 +3,6 @@
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import JSON, Route
 from evenkeel.server.schema_types import TEXT, Schema
-from evenkeel.server.schemas import SCHEMAS
 
 
 class Parameter(NamedTuple):
@@ -33,6 +32,8 @@ class Entry(NamedTuple):
 
 
 def description(entries: tuple[Entry, ...], version: str) -> Schema:
+    from evenkeel.server.schemas import SCHEMAS  # only who asks for the description needs them
+
     paths: dict[str, dict[str, Schema]] = {}
     for entry in entries:
         path = "/" + "/".join(entry.path)

@@ -32,7 +32,6 @@ class RouteTable:
         own = Entry("GET", ("openapi.json",), Route(self._openapi), "This description.", "Description")
         kept = (*workload_entries(workloads), *object_entries(objects))
         self._entries = (*_entries(handlers), *kept, *_session_entries(sessions), own)
-        self._description = to_json(description(self._entries, __version__))
 
     async def find(self, request: Request) -> Route:
         here = [entry for entry in self._entries if entry.matches(request.path)]
@@ -49,7 +48,7 @@ class RouteTable:
         raise Refused(405, f"{request.method} is not allowed here", hint=f"there is {allow}", allow=allow)
 
     async def _openapi(self, request: Request) -> Answer:  # noqa: ARG002
-        return Answer(self._description)
+        return Answer(to_json(description(self._entries, __version__)))
 
 
 def _check_parameters(request: Request, entry: Entry) -> None:
