@@ -25,6 +25,7 @@ RESERVE_BYTES = 512 * 1024
 # At this many pages (of 4 KiB) in the write-ahead log, the writer itself makes a checkpoint. `Journal.checkpoint`
 # normally does that earlier.
 AUTOMATIC_CHECKPOINT_PAGES = 4096
+_CACHE_KIB = 256  # by default 2 MiB of pages stay in memory, which the kernel has in its page cache, too
 
 # Each step has the statements that migrate one version to the next. Steps are never changed; new ones are added.
 STEPS: tuple[tuple[str, ...], ...] = (
@@ -79,6 +80,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOMATIC_CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {AUTOMATIC_CHECKPOINT_PAGES * 4096}")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         _migrate(connection)
         _expect_tables(connection, path)
     return connection
