@@ -51,6 +51,37 @@ def test_a_large_piece_is_not_in_the_heap_after_a_larger_one_was_freed():
     assert _said(_LARGE_AFTER_LARGER, keeps_little=True).strip() == "False"
 
 
+_FREE_PIECES = """
+import ctypes, sys
+from pathlib import Path
+from evenkeel.host.allocator import give_back_memory
+from evenkeel.host.protection import lock_memory
+
+def kib(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+if sys.argv[1] == "locked" and lock_memory("this"):
+    sys.exit(3)
+pieces = [bytes(64 << 10) for _ in range(512)]
+kept = pieces[::16]
+del pieces
+before, locked = kib("VmRSS:"), kib("VmLck:")
+give_back_memory()
+print(before - kib("VmRSS:") > 16 << 10, (locked > 0) == (kib("VmLck:") > 0))
+"""
+
+
+@pytest.mark.parametrize("memory", ["locked", "not locked"])
+def test_free_pieces_between_others_are_given_back_and_what_was_locked_stays_so(memory):
+    ran = subprocess.run(
+        [sys.executable, "-c", _FREE_PIECES, memory], capture_output=True, text=True, check=False
+    )
+    if ran.returncode == 3:
+        pytest.skip("this user may not lock memory")
+    assert ran.stdout.split() == ["True", "True"], ran.stderr
+
+
 _TLS_CONNECTION = """
 import asyncio, ssl, sys, tracemalloc
 from evenkeel.host.allocator import keep_tls_buffers_small

@@ -1,5 +1,5 @@
 """The agent's own loops beside the pod loop: events of the runtime, names of Services, drift of cgroups, the journal's
-file, and the manifest files."""
+file, free memory, and the manifest files."""
 
 import asyncio
 import logging
@@ -16,6 +16,7 @@ from evenkeel.agent.node.process_audit import ProcessAudit
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.sources.pod_files import PodFiles
 from evenkeel.agent.step_requests import Exited, StepRequests
+from evenkeel.host.allocator import give_back_memory
 from evenkeel.host.node_figures import NodeClock
 from evenkeel.host.ticks import next_tick
 from evenkeel.journal.records import NORMAL, WARNING
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 _HEAL_SECONDS = 10.0
 _LIMITS_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 60.0
+_GIVE_BACK_SECONDS = 30.0
 _PLACE_SECONDS = 1.0  # between checks that the journal's file is still in place
 _FILES_RETRY_SECONDS = 5.0  # after a failed write to the journal
 
@@ -72,6 +74,7 @@ class BackgroundLoops:
         yield self._service_names.run()
         yield self._heal()
         yield self._look_at_journal()
+        yield self._give_back_memory()
         if self._files is not None:
             yield self._read_files(self._files)
 
@@ -136,6 +139,16 @@ class BackgroundLoops:
         except JournalError as error:
             return str(error)
         return ""
+
+    async def _give_back_memory(self) -> None:
+        """While many pods start at once, the agent needs more memory than afterwards."""
+        before: set[str] = set()
+        while True:
+            await next_tick(_GIVE_BACK_SECONDS)
+            now = {record.uid for record in self._pod_store}
+            if now != before:
+                before = now
+                await asyncio.to_thread(give_back_memory)
 
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:

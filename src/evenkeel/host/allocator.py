@@ -7,12 +7,15 @@ import ctypes
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 128 << 10  # glibc's own first value
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+LOCKING = (
+    _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT
+)  # for mlockall: all pages that are there, and others when they come
 _TLS_BUFFER_BYTES = 32 << 10  # a record of TLS has at most 16 KiB
 
 
 def keep_little() -> None:
-    """For a process whose memory is locked, which cannot give back free pages in the middle of its heap. Call it before
-    threads are started."""
+    """For a process that runs for long. Call it before threads are started."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
@@ -33,7 +36,26 @@ def keep_tls_buffers_small() -> None:
 
 
 def give_back_memory() -> None:
-    """Returns free memory to the kernel, as far as it is not locked."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    """Returns free memory to the kernel. The kernel takes no locked page, so locked memory is unlocked for that moment.
+    It takes a few milliseconds."""
+    libc = ctypes.CDLL(None)
+    trim = getattr(libc, "malloc_trim", None)
+    if trim is None:
+        return
+    is_locked = _is_locked()
+    if is_locked:
+        libc.munlockall()
+    try:
         trim(0)
+    finally:
+        if is_locked:
+            libc.mlockall(LOCKING)
+
+
+def _is_locked() -> bool:
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            found = (line.split() for line in file if line.startswith("VmLck:"))
+            return any(words[1] != "0" for words in found)
+    except OSError:
+        return False

@@ -12,11 +12,10 @@ import threading
 import evenkeel
 from evenkeel.cgroup.drivers.mounts import parse_mountinfo
 from evenkeel.errors import reason
-from evenkeel.host.allocator import give_back_memory
+from evenkeel.host.allocator import LOCKING, give_back_memory
 
 _LOWEST_SCORE = -999
 _BEFORE_OTHERS = 2  # a real-time priority, above all ordinary threads
-_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
 
 def lock_memory(what: str) -> str:
@@ -24,7 +23,7 @@ def lock_memory(what: str) -> str:
     `what` is the memory of this process in words. Returns a sentence if that is not allowed, else ""."""
     libc = ctypes.CDLL(None, use_errno=True)
     give_back_memory()  # what the imports have left would be locked too
-    if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
+    if libc.mlockall(LOCKING) == 0:
         return ""
     why = os.strerror(ctypes.get_errno()).lower()
     return f"{what} is not locked, so it may have to wait for its own pages under pressure: {why}"
