@@ -273,6 +273,16 @@ def test_with_a_container_runtime_nothing_of_the_other_runtime_is_imported():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_node_of_a_cluster_loads_nothing_that_it_does_not_need():
+    unwanted = {"bz2", "evenkeel.server.schemas", "lzma", "platform", "shutil"}
+    code = (
+        "import sys, evenkeel.cli.up, evenkeel.runtime.cri.cri_runtime, evenkeel.kube.cluster;"
+        f"import evenkeel.server.kubelet.node_server; print(*{unwanted}.intersection(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def without_protobuf(code: str) -> str:
     """What Python says to it where protobuf is not installed."""
     hidden = f"import sys; sys.modules['google.protobuf'] = None; {code}"

@@ -1,7 +1,6 @@
 """The Node object: the registration and the status of this machine, and the patch between two statuses."""
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
 
 from evenkeel import __version__
@@ -186,7 +185,7 @@ def _images(images: Sequence[Image]) -> list[Json]:
 
 
 def _architecture() -> str:
-    machine = platform.machine()
+    machine = os.uname().machine
     return _ARCHITECTURES.get(machine, machine)
 
 

@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import secrets
-import shutil
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
@@ -270,6 +269,8 @@ async def remove(connection: Connection, container: str, directory: str) -> None
     request = tasks.DeleteProcessRequest(container_id=container, exec_id=os.path.basename(directory))
     with suppress(CallFailed):
         await connection.ask_containerd("DeleteProcess", request, tasks.DeleteResponse, _CALL_SECONDS)
+    import shutil  # half a MiB, which an agent without sessions does not need
+
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -7,7 +7,6 @@ log. The newest may use all of it. If it needs more, its beginning is removed.
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from evenkeel.runtime.log_relay import LogLimits, loss, remove_oldest, rotated_f
 _SECONDS = 1.0
 _LONGEST_PAUSE = 64  # looks, about a minute: between two attempts to get a missing log made
 _TIMESTAMP_BYTES = 64  # more than a time and the space behind it
+_COPY_BYTES = 1 << 20
 _SHORT = ".short"  # beside the logs of a container
 _WHY = "the container says more than is kept"
 
@@ -144,7 +144,8 @@ def shorten_log(path: str, max_bytes: int) -> None:
                     short, "wb", opener=partial(os.open, mode=os.fstat(log.fileno()).st_mode & 0o777)
                 ) as file:
                     file.write(loss(timestamp, begins_at, _WHY))
-                    shutil.copyfileobj(log, file, 1 << 20)
+                    while part := log.read(_COPY_BYTES):
+                        file.write(part)
             os.rename(short, path)
         except OSError:
             os.unlink(short)

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -287,6 +286,8 @@ class HostCredentials:
         """Runs `docker-credential-NAME get`. No shell reads the name, and no variable of ours gets there."""
         if not _HELPER_NAME.fullmatch(name):
             return None
+        import shutil  # half a MiB, and few machines have such helpers
+
         program = shutil.which(_HELPER + name, path=self._helpers)
         if program is None:
             return None
