@@ -32,7 +32,6 @@ from evenkeel.runtime.cri.container_calls import Forgotten, Updates
 from evenkeel.runtime.cri.container_start import Starts
 from evenkeel.runtime.cri.container_table import ContainerTable
 from evenkeel.runtime.cri.container_watch import ContainerWatch
-from evenkeel.runtime.cri.cri_attach import attached
 from evenkeel.runtime.cri.cri_connection import CallFailed
 from evenkeel.runtime.cri.cri_sessions import CriSessions
 from evenkeel.runtime.cri.cri_status import ContainerExits
@@ -255,6 +254,8 @@ class CriRuntime(BaseRuntime):
         found = self._table.get(attempt)
         if found is None or not found.runs:
             raise SessionRefused(f"container {attempt.container} does not run")
+        from evenkeel.runtime.cri.cri_attach import attached  # with WebSockets, which only this needs
+
         return await attached(self._connection, found.id, container, wanted)
 
     async def forget(self, attempt: Attempt) -> None:

@@ -1,7 +1,11 @@
-"""The routes of kubelet's server that clients of a node use. All other paths are answered with 404."""
+"""The routes of kubelet's server that clients of a node use. All other paths are answered with 404.
+
+SPDY and WebSockets are imported when the first session is asked for. Many nodes never have one.
+"""
 
 import socket
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from evenkeel.agent.front import Front
 from evenkeel.api.pod import ContainerStatus, Pod
@@ -9,22 +13,21 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
 from evenkeel.server.handlers import Handlers
-from evenkeel.server.http import Answer, Refused, Request, Route, Upgrade
-from evenkeel.server.kubelet.coded_websocket import (
-    WebSocketSession,
-    asks_for_websocket,
-    port_transport,
-    session_transport,
-)
+from evenkeel.server.http import Answer, Refused, Request, Route, Transport, Upgrade
 from evenkeel.server.kubelet.container_logs import ContainerLogs
 from evenkeel.server.kubelet.node_pods import NodePods
-from evenkeel.server.kubelet.port_forwards import asked_ports, forward_asked_ports, forward_ports
-from evenkeel.server.kubelet.spdy import PORT_PROTOCOLS, SESSION_PROTOCOLS, SessionChannels, Spdy
 from evenkeel.server.metrics_cgroups import CONTENT_TYPE as PROMETHEUS
 from evenkeel.server.session_handlers import SessionPlaces
 from evenkeel.server.session_relay import Channels, relay
-from evenkeel.server.websocket import WebSocket
 
+if TYPE_CHECKING:
+    import h11
+
+    from evenkeel.server.kubelet.spdy import Spdy
+    from evenkeel.server.websocket import WebSocket
+
+SESSION_PROTOCOLS = ("v4.channel.k8s.io",)  # over SPDY, as the next one
+PORT_PROTOCOLS = ("portforward.k8s.io",)
 _TRUE = ("1", "true")
 
 
@@ -46,14 +49,14 @@ class NodeRoutes:
         either = ("GET", "POST")
         self._addresses = (
             _Address("containerLogs", (3,), Route(ContainerLogs(pods, paths).handle), ("GET",)),
-            _Address("exec", (3, 4), Route(self._exec, False, SESSION_PROTOCOLS, session_transport), either),
+            _Address("exec", (3, 4), Route(self._exec, False, SESSION_PROTOCOLS, _session_transport), either),
             _Address(
-                "attach", (3, 4), Route(self._attach, False, SESSION_PROTOCOLS, session_transport), either
+                "attach", (3, 4), Route(self._attach, False, SESSION_PROTOCOLS, _session_transport), either
             ),
             _Address(
                 "portForward",
                 (2, 3),
-                Route(self._port_forward, False, PORT_PROTOCOLS, port_transport),
+                Route(self._port_forward, False, PORT_PROTOCOLS, _port_transport),
                 either,
             ),
             _Address("stats", (1,), Route(self._stats)),
@@ -87,7 +90,7 @@ class NodeRoutes:
         return await self._session(lambda: self._front.open_attach(pod.key, container, wanted), wanted)
 
     async def _session(self, open_session: Callable[[], Awaitable[Session]], wanted: Streams) -> Upgrade:
-        async def serve(transport: Spdy | WebSocket, session: Session) -> None:
+        async def serve(transport: "Spdy | WebSocket", session: Session) -> None:
             channels = await _opened(transport, wanted)
             if channels is None:
                 await session.close()
@@ -97,6 +100,10 @@ class NodeRoutes:
         return await self._sessions.open(open_session, serve)
 
     async def _port_forward(self, request: Request) -> Upgrade:
+        from evenkeel.server.kubelet.coded_websocket import asks_for_websocket
+        from evenkeel.server.kubelet.port_forwards import asked_ports, forward_asked_ports, forward_ports
+        from evenkeel.server.kubelet.spdy import Spdy
+
         pod = self._pod(request)
         ports = asked_ports(request.ports) if asks_for_websocket(request.headers.get("upgrade", "")) else ()
 
@@ -108,7 +115,7 @@ class NodeRoutes:
         async def nothing() -> None:
             pass
 
-        async def serve(transport: Spdy | WebSocket) -> None:
+        async def serve(transport: "Spdy | WebSocket") -> None:
             if isinstance(transport, Spdy):
                 await forward_ports(transport, open_port)
             else:
@@ -145,8 +152,23 @@ class NodeRoutes:
         return pod
 
 
-async def _opened(transport: Spdy | WebSocket, wanted: Streams) -> Channels | None:
+def _session_transport(head: "h11.Request", protocols: tuple[str, ...]) -> Transport:
+    from evenkeel.server.kubelet.coded_websocket import session_transport
+
+    return session_transport(head, protocols)
+
+
+def _port_transport(head: "h11.Request", protocols: tuple[str, ...]) -> Transport:
+    from evenkeel.server.kubelet.coded_websocket import port_transport
+
+    return port_transport(head, protocols)
+
+
+async def _opened(transport: "Spdy | WebSocket", wanted: Streams) -> Channels | None:
     """The channels of a session; None if the client is gone before, or does not open its streams."""
+    from evenkeel.server.kubelet.coded_websocket import WebSocketSession
+    from evenkeel.server.kubelet.spdy import SessionChannels, Spdy
+
     if isinstance(transport, Spdy):
         return await SessionChannels.opened(transport, wanted)
     channels = WebSocketSession(transport, wanted)

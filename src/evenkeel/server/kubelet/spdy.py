@@ -28,8 +28,6 @@ from evenkeel.server.kubelet.spdy_frames import (
 )
 
 SPDY = "SPDY/3.1"
-SESSION_PROTOCOLS = ("v4.channel.k8s.io",)
-PORT_PROTOCOLS = ("portforward.k8s.io",)
 STREAM_TYPE = "streamtype"
 _VERSION_HEADER = "x-stream-protocol-version"
 _READ_BYTES = 32 * 1024
