@@ -340,6 +340,31 @@ def test_a_template_that_nobody_has_rendered_is_named_as_one(text, line):
     assert "{{ is of a template" in problems[0].message
 
 
+def test_an_escaped_quote_is_read_as_kubernetes_reads_it():
+    text = """a: "echo \\"X=\\'v\\'\\" é"\nb: 'C:\\'\nc: "\\\\'"\nd: |\n  \\'\n---\ne: "\\'"\n"""
+    assert read(text) == [{"a": "echo \"X='v'\" é", "b": "C:\\", "c": "\\'", "d": "\\'\n"}, {"e": "'"}]
+
+
+def test_countless_escaped_quotes_take_no_countless_time():
+    text = "".join(f'k{number}: "\\\'"\n' for number in range(60_000))
+    problems: list[Problem] = []
+    assert not [*documents(text, problems)]
+    assert "is no escape in double quotes" in problems[0].message
+
+
+def test_an_unknown_escape_is_named():
+    problems: list[Problem] = []
+    assert not [*documents('a: b\nc: "\\d+ \\\'"\n', problems)]
+    assert problems == [
+        Problem(
+            "",
+            r"is not YAML: \d is no escape in double quotes: write \\d, or use single quotes",
+            "Decode",
+            line=2,
+        )
+    ]
+
+
 def test_a_tab_is_named_as_one():
     problems: list[Problem] = []
     assert not [*documents("a:\n\tb: {{c\n", problems)]

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import yaml
 
+from evenkeel.api.yaml_forms import plain_yaml
 from evenkeel.errors import Problem
 from evenkeel.named_tuples import NamedTuple
 
@@ -60,10 +61,7 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
     other are documents, as for kubectl."""
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     builder = _Builder()
-    if "\\u" in text and text.lstrip()[:1] in ("{", "["):
-        text = re.sub(_SURROGATES, _joined, text)
-    if text.lstrip()[:1] == "{":
-        text = _separated(text)
+    text = plain_yaml(text, loader)
     try:
         for event in yaml.parse(text, Loader=loader):
             document = builder.take(event)
@@ -75,6 +73,8 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         line = mark.line + 1 if mark else 0
         if mark and _line_of(text, line)[mark.column : mark.column + 1] == "\t":
             what = "holds a tab where a line begins: indent it with spaces"
+        if mark and (escape := _ESCAPE(text, mark.index)) and "escape" in (error.problem or ""):
+            what = f"{escape[0]} is no escape in double quotes: write \\{escape[0]}, or use single quotes"
         hint = _hint(text, line) or _hint(text, error.context_mark.line + 1 if error.context_mark else 0)
         problems.append(Problem("", f"is not YAML: {what}{hint}", "Decode", line=line))
     except yaml.reader.ReaderError as error:
@@ -90,6 +90,9 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", f"{error.message}{_hint(text, error.line)}", "Decode", line=error.line))
 
 
+_ESCAPE = re.compile(r"\\[!-~]").match
+
+
 def _line_of(text: str, line: int) -> str:
     return next(iter(text.split("\n", line)[line - 1 : line]), "") if line else ""
 
@@ -99,34 +102,6 @@ def _hint(text: str, line: int) -> str:
     if "{{" not in _line_of(text, line):
         return ""
     return "; {{ is of a template, such as Helm's: hand in what it becomes (helm template)"
-
-
-def _separated(text: str) -> str:
-    """The text with the mark of YAML between JSON objects, which stay on their lines. Other text is not changed."""
-    import json  # YAML in its own form does not need it
-
-    decoder = json.JSONDecoder()
-    parts: list[str] = []
-    begin = 0
-    try:
-        while gap := _GAP(text, decoder.raw_decode(text, text.index("{", begin))[1]):
-            parts += [text[begin : gap.start()], "\n" * max(gap[0].count("\n"), 1), "--- "]
-            begin = gap.end()
-    except (ValueError, RecursionError):
-        pass  # YAML in the form of JSON, or a mistake that the parser finds at its line
-    return "".join((*parts, text[begin:]))
-
-
-_GAP = re.compile(r"\s*(?=\{)").match  # between two objects
-
-
-# JSON writes a character above U+FFFF as two surrogates. YAML does not have them.
-_SURROGATES = r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
-
-
-def _joined(halves: re.Match[str]) -> str:
-    high, low = (int(half, 16) for half in halves.group(2, 3))
-    return f"{halves[1]}{chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))}"
 
 
 class _Refused(Exception):
