@@ -14,11 +14,13 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.stored_objects import StoredObject
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.store import Journal
+from evenkeel.policy.lifecycle.changes import CONFIG_ERROR
 from evenkeel.runtime.environment import declared
-from evenkeel.runtime.interface import Launch
+from evenkeel.runtime.interface import Launch, NotBegun
 from tests.models.agents import drive, until
 
 PASSWORD = "kept-from-everybody"
+PLAIN = {"name": "main", "image": "host", "command": ["x"]}
 
 
 def secret(value: str = PASSWORD, **fields: Any) -> dict[str, object]:
@@ -91,6 +93,30 @@ def test_a_container_waits_for_its_objects_and_starts_when_the_last_one_appears(
 
     drive(place, story)
     assert seen == [{"MODE": "fast", "PASSWORD": PASSWORD}]
+
+
+def test_a_container_without_its_file_is_tried_again_after_a_while_and_not_at_once(place):
+    tries: list[int] = []
+
+    def without_file(launch: Launch) -> None:
+        tries.append(launch.attempt.number)
+        raise NotBegun("file app.env is not there", CONFIG_ERROR)
+
+    place.runtime.on_start = without_file
+
+    async def story(agent: Agent) -> None:
+        await apply(agent, {**pod(), "spec": {"restartPolicy": "Never", "containers": [PLAIN]}})
+        await until(lambda: waiting(agent) == (CONFIG_ERROR, "file app.env is not there"))
+        agent.steps.want_step()
+        await agent.pod_loop.stepped()
+        assert tries == [1]
+        place.runtime.on_start = lambda launch: tries.append(launch.attempt.number)
+        place.now += 11
+        agent.steps.want_step()
+        await until(lambda: phase(agent) == "Running")
+        assert tries == [1, 1], "a start that was not begun is no attempt"
+
+    drive(place, story)
 
 
 def test_objects_and_pods_are_applied_together_or_not_at_all(place, tmp_path):

@@ -1,6 +1,5 @@
 """docs/pod-fields.md says of every field of a pod what becomes of it, and it is so."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -142,17 +141,6 @@ def test_what_would_make_another_pod_of_it_is_refused_with_a_hint(spec, field, w
     planned = read_manifests(pod(**spec), "f.yaml", is_to_run=False)
     assert [warning.field for warning in planned.warnings] == [field], "whoever only plans is told too"
     assert len(planned.or_raise().pods) == 1
-
-
-def test_a_source_of_a_variable_that_is_refused_is_one_mistake():
-    source = {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}
-    container = {"name": "a", "image": "host", "command": ["x"], "env": [{"name": "A", "valueFrom": source}]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
-    (problem,) = read_manifests(json.dumps(pod), "f.yaml").problems
-    assert problem.field == "spec.containers[0].env[0].valueFrom.fileKeyRef"
-    container["env"] = [{"name": "A", "valueFrom": {}}]
-    (problem,) = read_manifests(json.dumps(pod), "f.yaml").problems
-    assert problem.field == "spec.containers[0].env[0].valueFrom"
 
 
 def test_what_is_for_others_is_taken_in_silence():

@@ -21,7 +21,6 @@ from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.resources import ResourceRequirements
 from evenkeel.quantity import Quantity
 from evenkeel.runtime.environment import (
-    NoAddress,
     arguments,
     declared,
     environment,
@@ -32,6 +31,7 @@ from evenkeel.runtime.environment import (
     wants_addresses,
     with_addresses,
 )
+from evenkeel.runtime.variable_errors import NotYet
 
 AMOUNTS = ResourceRequirements(limits={"memory": Quantity("64Mi"), "cpu": Quantity("1500m")})
 POD = Pod(
@@ -256,12 +256,12 @@ def test_addresses_are_known_when_the_container_starts():
     container = Container("app", env=tuple(EnvVar(name, value_from=from_field(name)) for name in names))
     assert wants_addresses(container)
     assert not list(problems(POD, container))
-    with pytest.raises(NoAddress):
+    with pytest.raises(NotYet):
         declared(POD, container)
     own = with_addresses(POD, "10.0.0.1", ("10.88.0.2", "fd00::2"))
     assert [*declared(own, container).values()] == ["10.88.0.2", "10.88.0.2,fd00::2", "10.0.0.1", "10.0.0.1"]
     assert declared(with_addresses(POD, "10.0.0.1", None), container)["status.podIP"] == "10.0.0.1"
-    with pytest.raises(NoAddress):
+    with pytest.raises(NotYet):
         declared(with_addresses(POD, "10.0.0.1", ()), container)
 
 

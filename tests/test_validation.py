@@ -250,6 +250,13 @@ def from_field(path, **fields):
     return {"fieldRef": {"fieldPath": path, **fields}}
 
 
+VOLUMES = [{"name": "made", "emptyDir": {}}, {"name": "on-host", "hostPath": {"path": "/srv"}}]
+
+
+def from_file(volume="made", path="app.env", key="A"):
+    return {"fileKeyRef": {"volumeName": volume, "path": path, "key": key}}
+
+
 def from_resource(name, **fields):
     return {"resourceFieldRef": {"resource": name, **fields}}
 
@@ -258,11 +265,17 @@ def from_resource(name, **fields):
     "source, kind, field",
     [
         ({}, "Invalid", ""),
-        (
-            {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}},
-            "Invalid",
-            "",
-        ),  # which we do not honour
+        (from_file(volume="none"), "NotFound", ".fileKeyRef.volumeName"),
+        (from_file(volume="on-host"), "Invalid", ".fileKeyRef.volumeName"),
+        (from_file(volume="A"), "Invalid", ".fileKeyRef.volumeName"),
+        (from_file(volume=""), "Required", ".fileKeyRef.volumeName"),
+        (from_file(path=""), "Required", ".fileKeyRef.path"),
+        (from_file(path="/app.env"), "Invalid", ".fileKeyRef.path"),
+        (from_file(path="a/../app.env"), "Invalid", ".fileKeyRef.path"),
+        (from_file(path="..app.env"), "Invalid", ".fileKeyRef.path"),
+        (from_file(key=""), "Required", ".fileKeyRef.key"),
+        (from_file(key="a=b"), "Invalid", ".fileKeyRef.key"),
+        ({**from_file(), **from_field("metadata.name")}, "Invalid", ""),
         ({"secretKeyRef": {"name": "s"}}, "Required", ".secretKeyRef.key"),
         ({"configMapKeyRef": {"key": "k"}}, "Invalid", ".configMapKeyRef.name"),
         ({"configMapKeyRef": {"name": "s", "key": "a/b"}}, "Invalid", ".configMapKeyRef.key"),
@@ -284,7 +297,9 @@ def from_resource(name, **fields):
 )
 def test_a_variable_has_one_source_that_can_be_had(source, kind, field):
     env = [{"name": "A", "valueFrom": source}]
-    assert of_container(env=env) == {(f"FieldValue{kind}", f"{C}.env[0].valueFrom{field}")}
+    assert of_spec(containers=[container(env=env)], volumes=VOLUMES) == {
+        (f"FieldValue{kind}", f"{C}.env[0].valueFrom{field}")
+    }
 
 
 @pytest.mark.parametrize(
@@ -297,11 +312,14 @@ def test_a_variable_has_one_source_that_can_be_had(source, kind, field):
         from_resource("limits.memory", divisor="1Mi", containerName="c"),
         from_resource("limits.memory", divisor="0"),
         from_resource("requests.hugepages-2Mi"),
+        from_file(),
+        from_file(path="of/app.env", key="any key"),
     ],
 )
 def test_a_good_source_of_a_variable_passes_and_leaves_no_room_for_a_value(source):
-    assert of_container(env=[{"name": "A", "valueFrom": source}]) == set()
-    assert of_container(env=[{"name": "A", "value": "1", "valueFrom": source}]) == {
+    assert of_spec(containers=[container(env=[{"name": "A", "valueFrom": source}])], volumes=VOLUMES) == set()
+    env = [{"name": "A", "value": "1", "valueFrom": source}]
+    assert of_spec(containers=[container(env=env)], volumes=VOLUMES) == {
         ("FieldValueInvalid", f"{C}.env[0].valueFrom")
     }
 

@@ -124,6 +124,49 @@ def test_volumes_have_the_files_of_objects_and_follow_their_changes(up: MakeUp):
     assert not [line for line in mounted if uid in line]
 
 
+def test_variables_come_from_a_file_that_an_init_container_writes(up: MakeUp):
+    agent = up()
+    agent.start()
+
+    def with_file(name: str, script: str, key: str, **selector: Any) -> dict[str, Any]:
+        source = {"fileKeyRef": {"volumeName": "made", "path": "app.env", "key": key, **selector}}
+        setup = {
+            "name": "setup",
+            "image": "host",
+            "command": ["sh", "-c", script],
+            "volumeMounts": [{"name": "made", "mountPath": "/tmp/made"}],
+        }
+        one = pod(name, ["sh", "-c", 'echo "got ${V-nothing}"; ls /tmp'], restartPolicy="Never")
+        one["spec"]["containers"][0]["env"] = [{"name": "V", "valueFrom": source}]
+        return one | {
+            "spec": {
+                **one["spec"],
+                "initContainers": [setup],
+                "volumes": [{"name": "made", "emptyDir": {}}],
+            }
+        }
+
+    write = "printf \"A='one\\ntwo'\\n\" > /tmp/made/app.env"
+    agent.apply(
+        with_file("has", write, "A"),
+        with_file("optional", write, "B", optional=True),
+        with_file("lacks", write, "B"),
+        with_file("leads-out", "ln -s /etc/hostname /tmp/made/app.env", "A"),
+    )
+    agent.await_phase("has", "Succeeded")
+    assert log_of(agent, "has") == "got one\ntwo\n"
+    agent.await_phase("optional", "Succeeded")
+    assert log_of(agent, "optional") == "got nothing\n"
+    eventually(lambda: reason_of(agent, "lacks") == "CreateContainerConfigError")
+    eventually(lambda: reason_of(agent, "leads-out") == "CreateContainerConfigError")
+    assert "leads out of the volume" in agent.cli("events", "leads-out")
+    uid = agent.pod("lacks")["metadata"]["uid"]
+    (agent.state / "pods" / uid / "volumes" / "made" / "app.env").write_text("B='late'\n")
+    agent.await_phase("lacks", "Succeeded")
+    assert log_of(agent, "lacks") == "got late\n"
+    assert agent.status("lacks")["containerStatuses"][0]["restartCount"] == 0
+
+
 def test_a_sub_path_of_a_hostile_container_reaches_no_file_of_the_host(up: MakeUp, tmp_path: Path):
     kept = tmp_path / "kept"
     kept.write_text("host's own")

@@ -184,7 +184,8 @@ class PodUpdates:
             self._pod_store.put_state(record.uid, changes.not_started(record.state, name))
             self._steps.want_step(record.uid)
             return
-        if outcome.no_image == changes.CONFIG_ERROR:
+        if outcome.no_image == changes.CONFIG_ERROR and not outcome.image:
+            # The change of an object asks for the next try. A file of a volume is looked at again after a while.
             state = changes.without_data(changes.not_started(record.state, name), name, message)
         elif outcome.no_image:
             state = changes.no_image(record.state, name, outcome.no_image, message, now, self._settings)

@@ -35,11 +35,19 @@ class SecretKeySelector(NamedTuple):
     optional: bool | None = None
 
 
+class FileKeySelector(NamedTuple):
+    volume_name: str = ""
+    path: str = ""
+    key: str = ""
+    optional: bool | None = None
+
+
 class EnvVarSource(NamedTuple):
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
     config_map_key_ref: ConfigMapKeySelector | None = None
     secret_key_ref: SecretKeySelector | None = None
+    file_key_ref: FileKeySelector | None = None
 
 
 class EnvVar(NamedTuple):

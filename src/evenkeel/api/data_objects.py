@@ -24,6 +24,7 @@ DATA_KINDS = (CONFIG_MAP, SECRET)
 # A token of a service account, bound to one pod. It is no object of an API: the node requests it, and keeps it as one.
 TOKEN = "ServiceAccountToken"  # noqa: S105 a kind
 TOKEN_KEY = "token"  # noqa: S105 a key
+ENV_FILE = "EnvFile"  # a file of the pod's own, which the runtime reads; no object of an API either
 OPAQUE = "Opaque"
 _NO_CONTENT: Mapping[str, bytes] = MappingProxyType({})
 
@@ -72,8 +73,16 @@ class NodeAmounts(NamedTuple):
     allocatable: ResourceList
 
 
-# The objects that a pod refers to, by kind and name. All are in the pod's namespace; the node has no name.
-PodData = Mapping[tuple[str, str], DataObject | PersistentVolumeClaim | NodeAmounts]
+class EnvFile(NamedTuple):
+    """A file of an emptyDir volume that variables come from, as it was when the container started."""
+
+    text: str | None = None  # None: it is not there
+    problem: str = ""  # why it cannot be read
+
+
+# The objects that a pod refers to, by kind and name. All are in the pod's namespace; the node has no name. The name of
+# a file is that of its volume and its path.
+PodData = Mapping[tuple[str, str], DataObject | PersistentVolumeClaim | NodeAmounts | EnvFile]
 NO_DATA: PodData = MappingProxyType({})
 NODE_AMOUNTS = ("Node", "")
 

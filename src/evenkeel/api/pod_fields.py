@@ -85,7 +85,6 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
         Verdict("an ephemeral container has none; leave it out"),
     ),
     "V1Lifecycle": {"stopSignal": Verdict("a container is stopped with SIGTERM; leave it out")},
-    "V1EnvVarSource": {"fileKeyRef": Verdict("a file of a volume is no source here; write configMapKeyRef")},
     "V1GRPCAction": {"mode": Verdict("the probe speaks gRPC without TLS; leave it out", ("Plaintext",))},
     "V1HTTPGetAction": {"protocol": Verdict("requests are HTTP/1.1; leave it out", ("HTTP1", "HTTP/1.1"))},
     "V1ResourceRequirements": {"claims": Verdict("this node gives no devices to pods; leave it out")},

@@ -19,6 +19,8 @@ from evenkeel.cgroup.driver import Driver
 from evenkeel.errors import EvenkeelError
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import memory_mounts, volumes
+from evenkeel.runtime.env_file_reader import with_env_files
+from evenkeel.runtime.env_files import file_keys
 from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.id_ranges import AgentsOfMachine, IdRanges
 from evenkeel.runtime.interface import (
@@ -179,11 +181,16 @@ class BaseRuntime(ABC):
         under_way = self._starting.get(attempt)
         if under_way is None:
             # The start has a task of its own. If the caller stops waiting, the start is recorded all the same.
-            under_way = asyncio.get_running_loop().create_task(self._start(launch))
+            under_way = asyncio.get_running_loop().create_task(self._begin(launch))
             self._starting[attempt] = under_way
             under_way.add_done_callback(lambda _: self._start_ended(attempt))
             self._track(under_way)
         return await asyncio.shield(under_way)
+
+    async def _begin(self, launch: Launch) -> Record:
+        if any(True for _ in file_keys(launch.container)):
+            launch = await self._in_thread(partial(with_env_files, launch, self._paths))
+        return await self._start(launch)
 
     @abstractmethod
     def _record(self, attempt: Attempt) -> Record | None:

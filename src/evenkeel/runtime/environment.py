@@ -22,9 +22,10 @@ from evenkeel.api.data_objects import (
 from evenkeel.api.pod import Pod, PodStatus
 from evenkeel.api.resources import CPU, is_hugepages
 from evenkeel.api.validation.name_rules import environment_name
-from evenkeel.errors import EvenkeelError
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import ZERO, Quantity
+from evenkeel.runtime.env_files import file_keys, file_value
+from evenkeel.runtime.variable_errors import DataMissing, NotYet, NoValue
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _LONGEST_HOSTNAME = 63
@@ -34,18 +35,6 @@ _FIELDS = (
 )
 
 
-class NoValue(EvenkeelError):
-    """A variable has a source that this node cannot provide."""
-
-
-class NoAddress(NoValue):
-    """The address of the pod is not known, because it has none before it starts."""
-
-
-class DataMissing(EvenkeelError):
-    """A ConfigMap or Secret, or a key of one, is missing. The container waits for it."""
-
-
 def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData = NO_DATA) -> str | None:
     """Returns the value of a variable with valueFrom; None if an optional one is missing. Raises NoValue and
     DataMissing."""
@@ -53,6 +42,8 @@ def value_of(source: EnvVarSource, pod: Pod, container: Container, data: PodData
         return field_value(source.field_ref.field_path, pod)
     if source.resource_field_ref is not None:
         return amount_of(source.resource_field_ref, pod, container, data)
+    if source.file_key_ref is not None:
+        return file_value(source.file_key_ref, data)
     for kind, selector in ((CONFIG_MAP, source.config_map_key_ref), (SECRET, source.secret_key_ref)):
         if selector is not None:
             found = object_of(kind, selector.name, data, pod, is_optional=bool(selector.optional))
@@ -89,7 +80,7 @@ def problems(pod: Pod, container: Container) -> Iterator[str]:
         if variable.value_from is not None:
             try:
                 value_of(variable.value_from, pod, container)
-            except (DataMissing, NoAddress):
+            except (DataMissing, NotYet):
                 pass  # it may come later
             except NoValue as error:
                 yield f"env[{index}].valueFrom: {error}"
@@ -123,6 +114,11 @@ def missing_data(pod: Pod, container: Container, data: PodData) -> str:
     is."""
     if not any(True for _ in variable_references(container)):
         return ""
+    if any(True for _ in file_keys(container)):  # the runtime reads the files
+        variables = [
+            one for one in container.env if one.value_from is None or not one.value_from.file_key_ref
+        ]
+        container = container._replace(env=tuple(variables))
     try:
         declared(pod, container, data)
     except DataMissing as error:
@@ -165,7 +161,7 @@ def field_value(path: str, pod: Pod) -> str:
     }
     if path in addresses:
         if not addresses[path]:
-            raise NoAddress(f"{path}: the address is not known")
+            raise NotYet(f"{path}: the address is not known")
         return addresses[path]
     plain = {
         "metadata.name": metadata.name,

@@ -19,10 +19,10 @@ from evenkeel.host.files import write_own
 from evenkeel.policy.pod_resources import pod_limits
 from evenkeel.quantity import ZERO
 from evenkeel.runtime import network_files, volume_content
-from evenkeel.runtime.environment import DataMissing, NoValue
 from evenkeel.runtime.memory_mounts import VolumeRefused, mount_in_memory, unmount_memory
 from evenkeel.runtime.paths import StatePaths, checked, is_uid, make_directory, names_in
 from evenkeel.runtime.tree_removal import Resists, remove_tree
+from evenkeel.runtime.variable_errors import DataMissing, NoValue
 from evenkeel.runtime.volume_content import files_refusal, volume_files
 
 __all__ = (

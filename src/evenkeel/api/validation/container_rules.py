@@ -18,7 +18,7 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import CPU, MEMORY
-from evenkeel.api.validation.env_rules import environment, environment_sources
+from evenkeel.api.validation.env_rules import environment, environment_sources, file_volume_problems
 from evenkeel.api.validation.lifecycle_rules import (
     command_problems,
     hook_problems,
@@ -119,6 +119,7 @@ def _container(
     )
     yield from _texts(container, path)
     yield from environment(container.env, f"{path}.env")
+    yield from file_volume_problems(container, {one.name: one for one in spec.volumes}, f"{path}.env")
     yield from environment_sources(container.env_from, f"{path}.envFrom")
     security = container.security_context
     yield from mount_problems(

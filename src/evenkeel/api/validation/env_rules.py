@@ -1,23 +1,29 @@
 """Rules for environment variables: their names, and the fields, resources and objects that their values come from."""
 
+from collections.abc import Mapping
+
 from evenkeel.api.container import (
     ConfigMapKeySelector,
+    Container,
     EnvFromSource,
     EnvVar,
     EnvVarSource,
+    FileKeySelector,
     ObjectFieldSelector,
     ResourceFieldSelector,
     SecretKeySelector,
 )
-from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, unusable
+from evenkeel.api.problems import Problems, invalid, not_found, not_supported, required, shown, unusable
 from evenkeel.api.resources import CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY
 from evenkeel.api.validation.name_rules import (
     data_key,
+    dns_label,
     dns_subdomain,
     environment_name,
     plain_text,
     qualified_name,
 )
+from evenkeel.api.volume_types import Volume
 
 _API_VERSION = "v1"
 _FIELDS = (
@@ -80,8 +86,13 @@ def _source(source: EnvVarSource, value: str, path: str) -> Problems:
     if source.secret_key_ref is not None:
         given.append("secretKeyRef")
         yield from _key(source.secret_key_ref, f"{path}.secretKeyRef")
+    if source.file_key_ref is not None:
+        given.append("fileKeyRef")
+        yield from _file_key(source.file_key_ref, f"{path}.fileKeyRef")
     if not given:
-        yield invalid(path, "must hold fieldRef, resourceFieldRef, configMapKeyRef or secretKeyRef")
+        yield invalid(
+            path, "must hold fieldRef, resourceFieldRef, configMapKeyRef, secretKeyRef or fileKeyRef"
+        )
     elif value:
         yield invalid(path, "may not be given together with value")
     elif len(given) > 1:
@@ -95,6 +106,45 @@ def _key(selector: ConfigMapKeySelector | SecretKeySelector, path: str) -> Probl
         yield required(f"{path}.key", "name the key whose value the variable gets")
     elif wrong := data_key(selector.key):
         yield invalid(f"{path}.key", f"{shown(selector.key)} {wrong}")
+
+
+def _file_key(selector: FileKeySelector, path: str) -> Problems:
+    if not selector.volume_name:
+        yield required(f"{path}.volumeName", "name an emptyDir volume of the pod")
+    elif wrong := dns_label(selector.volume_name):
+        yield invalid(f"{path}.volumeName", f"{shown(selector.volume_name)} {wrong}")
+    yield from _file_place(selector.path, f"{path}.path")
+    if not selector.key:
+        yield required(f"{path}.key", "name the key whose value the variable gets")
+    elif wrong := environment_name(selector.key):
+        yield invalid(f"{path}.key", f"{shown(selector.key)} {wrong}")
+
+
+def _file_place(place: str, path: str) -> Problems:
+    if not place:
+        yield required(path, "write the path of the file in the volume")
+    elif place.startswith("/"):
+        yield invalid(path, f"{shown(place)} must be relative to the volume, without a / in front")
+    elif place.startswith("..") or ".." in place.split("/"):
+        yield invalid(path, f"{shown(place)} must have no .. and not begin with it")
+    elif plain_text(place):
+        yield unusable(path, f"{shown(place)} {plain_text(place)}")
+
+
+def file_volume_problems(container: Container, volumes: Mapping[str, Volume], path: str) -> Problems:
+    """Files for variables come from emptyDir volumes of the pod. As in Kubernetes the container need not mount them."""
+    for index, variable in enumerate(container.env):
+        selector = variable.value_from.file_key_ref if variable.value_from is not None else None
+        if selector is None or dns_label(selector.volume_name):
+            continue
+        volume, here = (
+            volumes.get(selector.volume_name),
+            f"{path}[{index}].valueFrom.fileKeyRef.volumeName",
+        )
+        if volume is None:
+            yield not_found(here, f"the pod has no volume {shown(selector.volume_name)}")
+        elif volume.empty_dir is None:
+            yield invalid(here, f"{shown(selector.volume_name)} must be an emptyDir volume")
 
 
 def _object_name(name: str, path: str) -> Problems:

@@ -29,8 +29,6 @@ from evenkeel.runtime.cri.host_mounts import bind_parts, make_files
 from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import (
-    DataMissing,
-    NoValue,
     identity,
     sub_paths,
     wants_addresses,
@@ -42,6 +40,7 @@ from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import HOSTS
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
+from evenkeel.runtime.variable_errors import DataMissing, NoValue
 
 A = TypeVar("A")
 B = TypeVar("B")
