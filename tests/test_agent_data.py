@@ -16,7 +16,7 @@ from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.changes import CONFIG_ERROR
 from evenkeel.runtime.environment import declared
-from evenkeel.runtime.interface import Launch, NotBegun
+from evenkeel.runtime.interface import Launch, WrongConfig
 from tests.models.agents import drive, until
 
 PASSWORD = "kept-from-everybody"
@@ -100,7 +100,7 @@ def test_a_container_without_its_file_is_tried_again_after_a_while_and_not_at_on
 
     def without_file(launch: Launch) -> None:
         tries.append(launch.attempt.number)
-        raise NotBegun("file app.env is not there", CONFIG_ERROR)
+        raise WrongConfig("file app.env is not there")
 
     place.runtime.on_start = without_file
 

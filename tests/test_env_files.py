@@ -11,7 +11,7 @@ from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.runtime.env_file_reader import read_env_file, with_env_files
 from evenkeel.runtime.environment import declared, missing_data, problems
-from evenkeel.runtime.interface import Attempt, Launch, NotBegun
+from evenkeel.runtime.interface import Attempt, Launch, WrongConfig
 from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.variable_errors import DataMissing
 
@@ -139,7 +139,7 @@ def test_a_start_has_the_files_as_they_are_then_and_waits_for_what_is_missing(tm
     launch = Launch(Attempt("u-1", "app", 1), pod(one), one, "/c", None)
     directory = Path(paths.volume("u-1", "made"))
     directory.mkdir(parents=True)
-    with pytest.raises(NotBegun) as waits:
+    with pytest.raises(WrongConfig) as waits:
         with_env_files(launch, paths)
     assert waits.value.reason == "CreateContainerConfigError"
     assert "is not there: let an init container write it" in waits.value.message

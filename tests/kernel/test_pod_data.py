@@ -167,6 +167,20 @@ def test_variables_come_from_a_file_that_an_init_container_writes(up: MakeUp):
     assert agent.status("lacks")["containerStatuses"][0]["restartCount"] == 0
 
 
+def test_a_container_that_would_be_root_and_must_not_waits_and_is_no_restart(up: MakeUp):
+    agent = up()
+    agent.start()
+    agent.apply(
+        pod("careful", ["true"], restartPolicy="Never", securityContext={"runAsNonRoot": True}),
+        pod("other", ["true"], restartPolicy="Never", securityContext={"runAsNonRoot": True, "runAsUser": 7}),
+    )
+    agent.await_phase("other", "Succeeded")
+    eventually(lambda: reason_of(agent, "careful") == "CreateContainerConfigError")
+    status = agent.status("careful")
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Pending", 0)
+    assert "runAsNonRoot is true" in status["containerStatuses"][0]["state"]["waiting"]["message"]
+
+
 def test_a_sub_path_of_a_hostile_container_reaches_no_file_of_the_host(up: MakeUp, tmp_path: Path):
     kept = tmp_path / "kept"
     kept.write_text("host's own")

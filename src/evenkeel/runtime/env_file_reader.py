@@ -6,9 +6,8 @@ import stat
 
 from evenkeel.api.data_objects import EnvFile
 from evenkeel.errors import reason
-from evenkeel.policy.lifecycle.changes import CONFIG_ERROR
 from evenkeel.runtime.env_files import file_keys, file_name, file_value
-from evenkeel.runtime.interface import Launch, NotBegun
+from evenkeel.runtime.interface import Launch, WrongConfig
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.sub_paths import open_below
 from evenkeel.runtime.variable_errors import DataMissing
@@ -18,7 +17,7 @@ _MOST_BYTES = 1 << 20
 
 
 def with_env_files(launch: Launch, paths: StatePaths) -> Launch:
-    """Returns the launch with the files that the container's variables come from. Raises NotBegun if a value is
+    """Returns the launch with the files that the container's variables come from. Raises WrongConfig if a value is
     missing: as in kubelet, the container waits for it."""
     volumes = {volume.name: volume for volume in launch.pod.spec.volumes}
     data = dict(launch.data)
@@ -30,7 +29,7 @@ def with_env_files(launch: Launch, paths: StatePaths) -> Launch:
         try:
             file_value(selector, data)
         except DataMissing as missing:
-            raise NotBegun(missing.message, CONFIG_ERROR) from None
+            raise WrongConfig(missing.message) from None
     return launch._replace(data=data)
 
 

@@ -16,6 +16,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Refusal
+from evenkeel.policy.lifecycle.changes import CONFIG_ERROR
 from evenkeel.runtime.procfs import Process
 from evenkeel.runtime.sessions import Session, Streams
 
@@ -172,6 +173,14 @@ class NotBegun(StartFailed):
 
 class NoImage(NotBegun):
     """The image is missing."""
+
+
+class WrongConfig(NotBegun):
+    """What the container is to be cannot be made out of its manifest and its image: a value of a variable is missing,
+    or it would run as root and must not."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, CONFIG_ERROR, hint=hint)
 
 
 class NotCreated(NotBegun):

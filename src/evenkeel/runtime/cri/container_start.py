@@ -35,7 +35,7 @@ from evenkeel.runtime.environment import (
     with_addresses,
 )
 from evenkeel.runtime.host_paths import HostPaths
-from evenkeel.runtime.interface import Attempt, Launch, NotCreated, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, NotCreated, StartFailed, WrongConfig
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import HOSTS
 from evenkeel.runtime.paths import StatePaths
@@ -153,7 +153,7 @@ class Starts:
         image = await self._images.ensure(launch)
         wrong = root_refusal(launch, image)
         if wrong:
-            raise StartFailed(wrong)
+            raise WrongConfig(wrong)
         # A pod's own address, which is in its hosts, is known when the sandbox is there.
         waits = self._sandboxes.may_have_own_network(launch.pod)
         if not waits:

@@ -22,7 +22,7 @@ from evenkeel.runtime.environment import (
     sub_paths,
 )
 from evenkeel.runtime.host_paths import NO_PLACES, HostPlace
-from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.interface import Launch, StartFailed, WrongConfig
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import ETC, own_files
 from evenkeel.runtime.paths import StatePaths
@@ -217,7 +217,7 @@ def plan_of(
     pod, container, attempt = launch.pod, launch.container, launch.attempt
     wrong = users_refusal(pod, container, powers, config.user)
     if wrong:
-        raise StartFailed(wrong)
+        raise WrongConfig(wrong)
     argv = arguments(pod, container, launch.data, config.entrypoint, config.command)
     if not argv or not argv[0]:
         raise StartFailed(
