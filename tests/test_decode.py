@@ -105,7 +105,7 @@ def test_a_number_may_be_written_without_a_fraction():
     "field, value, message",
     [
         ("text", 5, 'must be a string, not 5: put it in quotes, "5"'),
-        ("text", True, 'must be a string, not true: put it in quotes, "true"'),
+        ("text", True, "must be a string, not true: put what you have written in quotes"),
         ("text", SpelledFloat("1.50"), 'must be a string, not 1.50: put it in quotes, "1.50"'),
         ("text", [], "must be a string, not a list"),
         ("whole", "5", 'must be a whole number, not the text "5"'),

@@ -202,11 +202,32 @@ def test_a_document_must_be_an_object(value):
 
 
 def test_apiversion_and_kind_are_missed_together():
-    assert problem_lines(read("a: 1")) == [
+    assert problem_lines(read("metadata: {}")) == [
         "f.yaml:1: apiVersion: is missing: write apiVersion: v1",
         "f.yaml:1: kind: is missing: write kind: Pod",
     ]
     assert len(read("apiVersion: 1\nkind: [Pod]").problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("resources: [a.yaml]\nnamePrefix: dev-", "it is a kustomization"),
+        ("services: {web: {image: nginx}}", "it is a file of Docker Compose"),
+        ("controller: {admin: {}}", "it has neither apiVersion nor kind"),
+    ],
+)
+def test_a_file_of_another_program_is_named_as_one(text, words):
+    (problem,) = read(text).problems
+    assert problem.message.startswith(f"is no Kubernetes object: {words}")
+
+
+def test_a_number_that_should_be_text_is_shown_as_it_is_written():
+    (problem,) = read_objects({**a_pod(), "metadata": {"name": "p", "labels": {"build": 7}}}).problems
+    assert problem.message.endswith('put it in quotes, "7"')
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, labels: {build: 007}}"
+    (problem,) = read(text).problems
+    assert problem.message == 'must be a string, not 007: put it in quotes, "007"'
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,11 @@ def _mapping(item_decoder: _Decoder, zero: object) -> _Decoder:
 def _text(value: object, path: str, findings: Findings) -> object:
     if isinstance(value, str):
         return value
-    quote = f': put it in quotes, "{_raw(value)}"' if isinstance(value, bool | int | float) else ""
+    quote = ""
+    if isinstance(value, bool):
+        quote = ": put what you have written in quotes"  # it may be yes or on
+    elif isinstance(value, int | float):
+        quote = f': put it in quotes, "{_raw(value)}"'
     findings.wrong_shape(path, f"must be a string, not {seen(value)}{quote}")
     return _FAILED
 

@@ -148,9 +148,32 @@ class Reading(NamedTuple):
 NOTHING_READ = Reading((), (), (), (), ())
 
 
+# Files without apiVersion and kind that stand beside manifests, each with a word that only it has.
+_OTHERS = {
+    "it is a kustomization; hand in what `kubectl kustomize DIRECTORY` prints": (
+        "resources", "bases", "patches", "patchesStrategicMerge", "configMapGenerator", "secretGenerator", "namePrefix",
+        "components", "kustomize",
+    ),
+    "it is a file of Docker Compose; hand in what `kompose convert` makes of it": ("services",),
+}  # fmt: skip
+
+
+def _of_another_program(value: Mapping[str, object]) -> str:
+    """What the file is, if it is one that often stands beside manifests; empty if it may be meant as an object."""
+    if not value.keys().isdisjoint(("metadata", "spec", "data", "items")):
+        return ""
+    for what, words in _OTHERS.items():
+        if not value.keys().isdisjoint(words):
+            return what
+    return "it has neither apiVersion nor kind, nor metadata or spec; leave the file out (are they values of a chart?)"
+
+
 def kind_in(value: Mapping[str, object], path: str, found: Findings) -> str:
     """The kind; empty if it is missing or wrong, which is then reported."""
     version, kind = value.get("apiVersion"), value.get("kind")
+    if version is None and kind is None and not path and (what := _of_another_program(value)):
+        found.problems.append(Problem("", f"is no Kubernetes object: {what}", "FieldValueRequired"))
+        return ""
     for name, written, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
         if written is None:
             found.problems.append(

@@ -31,6 +31,17 @@ class SpelledFloat(float):
         return number
 
 
+class SpelledInt(int):
+    """A number that is written in another way than in plain decimals: `0644` is 420."""
+
+    text: str
+
+    def __new__(cls, number: int, text: str) -> Self:
+        one = super().__new__(cls, number)
+        one.text = text
+        return one
+
+
 class LinedDict(dict[str, Any]):
     """A mapping that knows the line of each of its keys."""
 
@@ -295,7 +306,8 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> object:
     if text[0] in "-+.0123456789" and len(text) < _LONGEST_NUMBER:
         plain = text.replace("_", "")
         if _INTEGER.match(plain):
-            return _integer(plain)
+            number = _integer(plain)
+            return number if str(number) == text else SpelledInt(number, text)
         if _FLOAT.match(plain):
             return SpelledFloat(plain)
         if _NOT_FINITE.match(text):

@@ -2,7 +2,7 @@
 
 from evenkeel.api.claims import PersistentVolumeClaim
 from evenkeel.api.problems import Problems, invalid, not_supported, required, shown, unusable
-from evenkeel.api.services import EXTERNAL_NAME, TYPES, Service, ServicePort
+from evenkeel.api.services import EXTERNAL_NAME, HEADLESS, TYPES, Service, ServicePort
 from evenkeel.api.validation.name_rules import (
     dns_label,
     dns_subdomain,
@@ -28,6 +28,12 @@ def service_problems(service: Service) -> Problems:
             f"ExternalName is not supported here: no one answers for {shown(spec.external_name)}; write that name "
             "where the pods have the name of the Service, or hostAliases with its address",
         )
+    for field, address in (
+        ("spec.clusterIP", spec.cluster_ip),
+        *((f"spec.clusterIPs[{index}]", one) for index, one in enumerate(spec.cluster_ips)),
+    ):
+        if address not in ("", HEADLESS) and not _is_address(address):
+            yield invalid(field, f"{shown(address)} must be {HEADLESS}, an IP address or left out")
     for key, value in spec.selector.items():
         if wrong := qualified_name(key):
             yield invalid("spec.selector", f"{shown(key)} {wrong}")
@@ -48,11 +54,23 @@ def _port(port: ServicePort, path: str, *, is_alone: bool) -> Problems:
         yield invalid(f"{path}.port", f"must be a number from 1 to 65535, not {port.port}")
     if port.protocol and port.protocol not in _PROTOCOLS:
         yield not_supported(f"{path}.protocol", port.protocol, _PROTOCOLS)
+    if not 0 <= port.node_port <= 65535:  # 0 stands for "not set"
+        yield invalid(f"{path}.nodePort", f"must be a number from 1 to 65535, not {port.node_port}")
     target = port.target_port
     if isinstance(target, int) and not 0 <= target <= 65535:  # 0 stands for "not set"
         yield invalid(f"{path}.targetPort", f"must be a number from 1 to 65535, not {target}")
     elif isinstance(target, str) and target and (wrong := port_name(target)):
         yield invalid(f"{path}.targetPort", f"{shown(target)} {wrong}")
+
+
+def _is_address(text: str) -> bool:
+    import ipaddress  # most manifests have no address
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def claim_problems(claim: PersistentVolumeClaim) -> Problems:
