@@ -298,7 +298,7 @@ def test_what_is_not_there_cannot_be_deleted(cli, pods):
     [
         ((), "delete needs names"),
         (("web", "--all"), 'there is no kind "web"'),
-        (("web", "--now", "--grace-period", "1"), "contradict each other"),
+        (("web", "--now", "--grace-period", "1"), "--now contradicts --grace-period"),
         (("node", "here"), "only pods, workloads, services, pvc, configmaps and secrets can be deleted"),
     ],
 )
@@ -322,7 +322,7 @@ def test_pods_in_a_table(cli, pods):
     lines = out.splitlines()
     assert code == 0
     assert lines[0].split() == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
-    assert lines[1].split()[:4] == ["web", "2/2", "Running", "0"]
+    assert lines[1].split()[:4] == ["batch", "2/2", "Running", "0"]
     assert lines[0].index("READY") == lines[1].index("2/2")
     assert len(lines) == 3
 
@@ -333,15 +333,15 @@ def test_the_wide_table_has_class_amounts_and_the_reason(cli, pods, agent):
     change(agent, "default/web", pod_ip="10.89.0.2")
     lines = cli("get", "pods", "-o", "wide")[1].splitlines()
     assert lines[0].split()[5:] == ["IP", "QOS", "CPU", "MEMORY", "PRIORITY", "REASON"]
-    assert lines[1].split()[5:] == ["10.89.0.2", "Burstable", "500m/-", "64Mi/200Mi", "0"]
-    assert lines[2].split()[5] == "<none>"
+    assert lines[2].split()[5:] == ["10.89.0.2", "Burstable", "500m/-", "64Mi/200Mi", "0"]
+    assert lines[1].split()[5] == "<none>"
     assert "IP:             10.89.0.2\n" in cli("describe", "web")[1]
-    assert lines[2].split()[2] == "CrashLoopBackOff"
-    assert lines[2].endswith("back-off 40s\\x1b[31m")
+    assert lines[1].split()[2] == "CrashLoopBackOff"
+    assert lines[1].endswith("back-off 40s\\x1b[31m")
 
 
 def test_pods_for_a_program(cli, pods):
-    assert cli("get", "pods", "-o", "name")[1] == "pod/web\npod/batch\n"
+    assert cli("get", "pods", "-o", "name")[1] == "pod/batch\npod/web\n"
     listed = json.loads(cli("get", "pods", "-o", "json")[1])
     assert (listed["kind"], len(listed["items"])) == ("List", 2)
     one = yaml.safe_load(cli("get", "pod", "web", "-o", "yaml")[1])
@@ -359,9 +359,9 @@ def test_namespaces(cli, pods, manifest):
     lines = cli("get", "pods", "-A")[1].splitlines()
     assert lines[0].split()[0] == "NAMESPACE"
     assert [line.split()[:2] for line in lines[1:]] == [
-        ["default", "web"],
-        ["default", "batch"],
         ["away", "far"],
+        ["default", "batch"],
+        ["default", "web"],
     ]
     assert cli("get", "pods", "-n", "empty") == (0, "", "no pods in namespace empty\n")
 
@@ -376,7 +376,7 @@ def test_a_pod_that_is_not_there_is_reported_beside_those_that_are(cli, pods):
 @pytest.mark.parametrize(
     "words, reported",
     [
-        (("ingresses",), 'there is no kind "ingresses" (there are pods, deployments, '),
+        (("gateways",), 'there is no kind "gateways" (there are pods, deployments, '),
         (("pod/web", "node/here"), "names must be of one kind"),
         (("pods", "web", "-A"), "give -n NS, not -A"),
         (("node", "-w"), "cannot be watched"),
@@ -401,8 +401,8 @@ def test_a_watch_shows_what_is_there_once_and_then_every_change(cli, pods, agent
     words = [line.split()[:3] for line in out.splitlines()]
     assert words == [
         ["NAME", "READY", "STATUS"],
-        ["web", "2/2", "Running"],
         ["batch", "2/2", "Running"],
+        ["web", "2/2", "Running"],
         ["web", "0/2", "Evicted"],
         ["web", "0/2", "Evicted"],
     ]
@@ -629,6 +629,27 @@ def test_an_ephemeral_container_is_named_and_its_log_read_like_any_other(cli, po
     assert cli("logs", "web", "--all-containers")[1] == "found\n"
     assert cli("completion", "containers", "web")[1] == "app\nlogger\ndebugger\n"
     assert container_of(Client(agent.state_dir).pod("default", "web"), "debugger")["tty"]
+
+
+def test_logs_of_all_pods_with_a_label(cli, pods, agent):
+    labelled = {}
+    for name in ("web", "batch"):
+        one = agent.front.held[f"default/{name}"]
+        labelled[name] = one._replace(metadata=one.metadata._replace(labels={"app": "x"}))
+        agent.call(agent.front.put, labelled[name])
+    container = labelled["batch"].spec.containers[0].name
+    write_log(agent, "web", "app", *"abcdefghi")
+    write_log(agent, "batch", container, "other")
+    code, out, _ = cli("logs", "-l", "app=x", "--prefix")
+    assert (code, out.splitlines()[:2]) == (0, [f"[pod/batch/{container}] other", "[pod/web/app] a"])
+    assert cli("logs", "-l", "app=x", "--tail", "1")[1] == "other\ni\n"
+    assert cli("logs", "-l", "app=x", "--limit-bytes", "7")[1] == "other\na"
+    assert cli("logs", "-l", "app=x", "--since-time", "2026-11-16T00:00:08Z")[1] == "i\n"
+    assert "no pod in namespace default has the labels app=y" in cli("logs", "-l", "app=y")[2]
+    assert "logs needs a pod, or -l LABELS" in cli("logs")[2]
+    assert "logs needs a pod, or -l LABELS" in cli("logs", "web", "-l", "app=x")[2]
+    both = cli("logs", "web", "--since", "1s", "--since-time", "2026-11-16T00:00:08Z")
+    assert "contradict each other" in both[2]
 
 
 def test_logs_that_are_not_old(cli, pods, agent, monkeypatch):

@@ -1,10 +1,12 @@
 """`get` of several kinds and by labels, `delete` by labels, and the grammar of selectors."""
 
 import json
+from typing import Any
 
 import pytest
 
 from evenkeel.cli.listing import label_selector
+from evenkeel.cli.wait import condition
 from evenkeel.errors import EvenkeelError
 from tests.fake_front import FakeFront, run_command, served
 
@@ -110,10 +112,10 @@ def test_all_shows_pods_services_and_workloads_with_their_kinds(cli):
     code, out, err = cli("get", "all")
     assert (code, err) == (0, "")
     tables = [[line.split()[0] for line in table.splitlines()] for table in out.split("\n\n")]
-    assert tables == [["NAME", "pod/web", "pod/cache"], ["NAME", "service/web"], ["NAME", "job.batch/import"]]
+    assert tables == [["NAME", "pod/cache", "pod/web"], ["NAME", "service/web"], ["NAME", "job.batch/import"]]
     assert cli("get", "all", "-o", "name")[1].split() == [
-        "pod/web",
         "pod/cache",
+        "pod/web",
         "service/web",
         "job.batch/import",
     ]
@@ -138,7 +140,7 @@ def test_labels_select_objects_of_every_kind(cli):
     assert cli("get", "pods", "-l", "app!=web", "-o", "name")[1] == "pod/cache\n"
     assert cli("get", "pods", "-l", "app=none") == (0, "", "no pods in namespace default\n")
     lines = cli("get", "pods", "--show-labels")[1].splitlines()
-    assert [line.split()[-1] for line in lines] == ["LABELS", "app=web", "app=cache"]
+    assert [line.split()[-1] for line in lines] == ["LABELS", "app=cache", "app=web"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,28 @@ def test_labels_select_objects_of_every_kind(cli):
         (("get", "pods,events"), "events cannot be listed beside other kinds"),
         (("get", "pods,nothing"), 'there is no kind "nothing"'),
         (("get", "pods,"), 'there is no kind ""'),
-        (("get", "pods", "web", "-l", "app=web"), "give names or -l LABELS, not both"),
+        (
+            ("get", "pods", "web", "-l", "app=web"),
+            "give names or -l LABELS or --field-selector FIELDS, not both",
+        ),
+        (("get", "pods", "--field-selector", "phase"), "is not PATH=VALUE or PATH!=VALUE"),
+        (("get", "events", "--field-selector", "type=Warning"), "get events takes no --field-selector"),
+        (("get", "node", "--field-selector", "a=b"), "cannot be watched or selected"),
+        (("get", "pods", "--sort-by", ".a["), ""),
+        (("get", "ns"), 'there is no kind "ns" here: a namespace is part of a name'),
+        (("get", "ingress"), 'there is no kind "ingress" here'),
+        (("delete", "ns", "web"), 'there is no kind "ns" here'),
+        (("delete", "pods"), "delete pods: name them, or give --all"),
+        (("delete", "pod", "web", "--now", "--force"), "--now contradicts --grace-period and --force"),
+        (("delete", "pod", "web", "--grace-period", "5", "--force"), "--grace-period must be 0 with it"),
+        (("describe", "pod", "web", "-l", "app=web"), "give names or -l LABELS, not both"),
+        (("wait", "--for=condition=Ready"), "wait needs pods, workloads or other objects"),
+        (("wait", "--for=condition=Ready", "pods", "-l", "app=none"), "there are no such pods"),
+        (("wait", "--for=condition=Ready", "pod/none"), '"none"'),
+        (
+            ("wait", "--for=condition=Later", "pod/web", "--timeout=0"),
+            "pod/web: timed out waiting for condition=Later",
+        ),
         (("get", "pods", "-l", ""), '--selector: "" cannot be read'),
         (("get", "node", "-l", "a=b"), "cannot be watched or selected"),
         (("get", "all", "-w"), "-w follows pods, or workloads of one kind"),
@@ -175,12 +198,84 @@ def test_delete_takes_those_with_the_labels_and_no_others(cli):
     assert cli("get", "cm,svc", "-o", "name")[1] == "configmap/settings\n"
 
 
+def test_delete_takes_several_kinds_or_all_of_them(cli):
+    assert cli("delete", "svc,cm", "-l", "app=web")[1].split("\n")[:2] == [
+        'service "web" deleted',
+        'configmap "settings" deleted',
+    ]
+    code, out, _ = cli("delete", "all", "--all", "--wait=false", "--force")
+    assert (code, sorted(out.splitlines())) == (
+        0,
+        ['job "import" deleted', 'pod "cache" deleted', 'pod "web" deleted'],
+    )
+    assert cli("get", "all", "-o", "name")[1] == ""
+
+
+def test_objects_are_chosen_and_ordered_by_their_fields(cli):
+    def names(*words):
+        return [line.partition("/")[2] for line in cli("get", "pods", *words, "-o", "name")[1].splitlines()]
+
+    assert names() == ["cache", "web"], "by name, as kubectl lists them"
+    assert names("--sort-by", ".metadata.labels.tier") == ["cache", "web"]
+    assert names("--sort-by", "{.spec.containers[0].command[1]}") == ["cache", "web"]
+    assert names("--field-selector", "metadata.name=web") == ["web"]
+    assert names("--field-selector", "metadata.name!=web,status.phase==Running") == ["cache"]
+    assert names("--field-selector", "spec.none.of=it") == []
+    assert names("-l", "app=web", "--field-selector", "status.phase=Failed") == []
+
+
+def test_columns_of_labels_and_a_table_without_heads(cli):
+    lines = cli("get", "pods", "-L", "app,example.com/tier")[1].splitlines()
+    assert [line.split()[5:] for line in lines] == [["APP", "TIER"], ["cache", "<none>"], ["web", "<none>"]]
+    assert [line.split()[0] for line in cli("get", "pods", "--no-headers")[1].splitlines()] == [
+        "cache",
+        "web",
+    ]
+    assert cli("get", "pods", "--no-headers", "-o", "custom-columns=N:.metadata.name")[1] == "cache\nweb\n"
+    assert cli("get", "node", "--no-headers")[1].split()[0] == "here"
+
+
+def test_describe_takes_a_kind_or_labels(cli):
+    assert cli("describe", "pods", "-l", "app=web")[1].count("Name:  ") == 1
+    assert cli("describe", "pods")[1].count("Namespace:  ") == 2
+    assert "settings" in cli("describe", "configmaps")[1]
+    assert cli("describe", "pvc") == (0, "", "no persistentvolumeclaims in namespace default\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "told"),
+    [
+        ("delete", ("pod/none",), 'pod "none" is gone\n'),
+        (
+            "jsonpath={.status.phase}=Running",
+            ("pods", "--all"),
+            "pod/cache condition met\npod/web condition met\n",
+        ),
+        ("jsonpath=.status.phase=Running", ("pod", "web"), "pod/web condition met\n"),
+        ("jsonpath={.metadata.labels}", ("-l", "app=web", "pods"), "pod/web condition met\n"),
+    ],
+)
+def test_wait_returns_when_what_is_waited_for_is_so(cli, what, words, told):
+    assert cli("wait", f"--for={what}", *words)[:2] == (0, told)
+
+
+def test_a_condition_has_a_name_and_a_value_whatever_their_case():
+    one: dict[str, Any] = {
+        "metadata": {"generation": 2},
+        "status": {"observedGeneration": 2, "conditions": [{"type": "Ready", "status": "False"}]},
+    }
+    assert condition("condition=ready=false")(one)
+    assert not condition("condition=Ready")(one)
+    one["metadata"]["generation"] = 3
+    assert not condition("condition=ready=false")(one), "it is that of the former one"
+
+
 # Templates
 
 
 def test_a_template_is_applied_to_one_object_or_to_the_list(cli):
     assert cli("get", "pod", "web", "-o", "jsonpath={.metadata.name}") == (0, "web", "")
-    assert cli("get", "pods", "-o", "jsonpath={.items[*].metadata.name}") == (0, "web cache", "")
+    assert cli("get", "pods", "-o", "jsonpath={.items[*].metadata.name}") == (0, "cache web", "")
     assert cli("get", "pods,svc", "-o", 'jsonpath={range .items[*]}{.kind}{"\\n"}{end}')[1].split() == [
         "Pod",
         "Pod",
@@ -196,8 +291,8 @@ def test_columns_are_those_that_are_asked_for(cli):
     columns = "custom-columns=NAME:.metadata.name,IMAGE:spec.containers[*].image,NOTHING:.a"
     assert [line.split() for line in cli("get", "pods", "-o", columns)[1].splitlines()] == [
         ["NAME", "IMAGE", "NOTHING"],
-        ["web", "host", "<none>"],
         ["cache", "host", "<none>"],
+        ["web", "host", "<none>"],
     ]
     assert cli("get", "node", "-o", "custom-columns=CPU:.status.capacity.cpu")[1].split() == ["CPU", "8"]
     reasons = cli("get", "events", "-o", "custom-columns=WHY:.reason")

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenkeel import __version__
+from evenkeel.cli import kubectl_words
 from evenkeel.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
@@ -71,12 +72,33 @@ def test_the_help_of_a_command_lists_the_flags_of_the_configuration():
         (["explain", "-f", WEB, "-o", "xml"], "invalid choice"),
         (["explain", "-f", WEB, "--nod", "32Gi"], "unrecognized arguments"),
         (["completion", "fish"], "invalid choice"),
+        (["patch", "pod", "x"], 'there is no command "patch": change the file and apply it again'),
+        (["version"], 'there is no command "version": evenkeel --version prints it'),
+        (["apply", "-k", "."], "apply has no -k: kustomize build DIRECTORY | evenkeel apply -f -"),
+        (["apply", "-f", WEB, "--dry-run=client"], "apply has no --dry-run: validate -f FILE checks it"),
+        (["rollout", "undo", "deploy/web"], "rollout undo: there are no old revisions here"),
+        (["rollout", "status", "deploy/web", "-w=false"], "rollout has no -w"),
+        (["explain", "pod.spec"], "explain shows what a node makes of manifests: give -f FILE"),
+        (["exec", "--bogus", "web", "--", "x", "-f"], "unrecognized arguments: --bogus"),
+        (["wait", "--for=soon", "pod/web"], '"soon" is not condition=NAME'),
+        (["logs", "web", "--since-time", "noon"], '"noon" is not a time such as'),
+        (["logs", "web", "--limit-bytes", "0"], '"0" is not a number of bytes, 1 or more'),
     ],
 )
 def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert words in err
+
+
+def test_what_kubectl_has_and_this_has_not_is_answered_and_never_hides_a_command():
+    assert not kubectl_words.COMMANDS.keys() & COMMANDS.keys()
+    assert kubectl_words.FLAGS.keys() <= COMMANDS.keys()
+    for command, flags in kubectl_words.FLAGS.items():
+        told = run(command, "--help")[1].partition("options:")[2].partition("examples:")[0]
+        starts = [line.split("  ")[1] for line in told.splitlines() if line.startswith("  -")]
+        taken = {word.rstrip(",") for start in starts for word in start.split()}
+        assert not flags.keys() & taken, command
 
 
 @pytest.fixture
@@ -178,7 +200,7 @@ def test_a_terminal_that_cannot_show_a_character_is_shown_another(tmp_path):
     )
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
-    assert b"is missing" in done.stdout
+    assert b"is no Kubernetes object" in done.stdout
 
 
 def test_an_interrupt_ends_it_quietly(monkeypatch):

@@ -127,6 +127,8 @@ def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
                 raise EvenkeelError(f'"{word[:100]}" is not KIND/NAME, such as pod/web')
         return kind, list(names)
     if default and (not rest or not known_kind(first)):
+        if rest:
+            _refuse_kind(first)
         return default, list(words)
     return _kind(first), rest
 
@@ -134,12 +136,21 @@ def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
 def _kind(word: str) -> str:
     kind = known_kind(word)
     if not kind:
+        _refuse_kind(word)
         raise EvenkeelError(
             f'there is no kind "{word[:40]}"',
             hint="there are pods, deployments, replicasets, statefulsets, daemonsets, jobs, cronjobs, services, "
             "persistentvolumeclaims, configmaps, secrets, node and events",
         )
     return kind
+
+
+def _refuse_kind(word: str) -> None:
+    """Raises an error if `word` is a kind of kubectl that is not here."""
+    from evenkeel.cli.kubectl_words import about_kind
+
+    if said := about_kind(word):
+        raise EvenkeelError(f'there is no kind "{word}" here: {said}')
 
 
 def known_kind(word: str) -> str:

@@ -78,14 +78,21 @@ def log_directory(paths: StatePaths, namespace: str, name: str, uid: str) -> str
 class LogPrinter:
     """Prints log lines as the container wrote them, with the time or the container in front if that is wanted."""
 
-    def __init__(self, *, has_timestamps: bool = False, splits_streams: bool = False) -> None:
+    def __init__(
+        self, *, has_timestamps: bool = False, splits_streams: bool = False, most_bytes: int | None = None
+    ) -> None:
         self._has_timestamps = has_timestamps
         self._splits_streams = splits_streams
+        self._left = most_bytes  # None: no limit
 
-    def print(self, line: LogLine, prefix: str = "", *, at_once: bool = False) -> None:
+    def print(self, line: LogLine, prefix: str = "", *, at_once: bool = False) -> bool:
+        """Returns whether more may be printed."""
         stream = sys.stderr if self._splits_streams and line.stream == "stderr" else sys.stdout
         stamp = f"{line.timestamp} " if self._has_timestamps else ""
         text = f"{prefix}{stamp}".encode() + line.text + (b"\n" if line.is_whole else b"")
+        if self._left is not None:
+            text = text[: self._left]
+            self._left -= len(text)
         raw = getattr(stream, "buffer", None)
         if raw is None:
             stream.write(text.decode(errors="replace"))
@@ -93,6 +100,7 @@ class LogPrinter:
             raw.write(text)
             if at_once:
                 raw.flush()
+        return self._left is None or self._left > 0
 
 
 _RETRY_SECONDS = 0.5

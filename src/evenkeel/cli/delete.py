@@ -13,18 +13,19 @@ from evenkeel.cli.arguments import (
     add_namespace_flag,
     add_state_flag,
     grace_seconds,
+    known_kind,
     named,
     plural_of,
     pods_owned,
 )
 from evenkeel.cli.client import AgentRefused, Client, client_from, reported
-from evenkeel.cli.get import listing_of
+from evenkeel.cli.get import ALL, kinds_and_names, listing_of
 from evenkeel.cli.listing import Request, add_selector_flag, selecting
 from evenkeel.errors import EvenkeelError
 from evenkeel.named_tuples import NamedTuple
 
 USAGE = (
-    "NAME… | KIND NAME… | [KIND] --all | [KIND] -l LABELS | -f FILE… [-n NS] [--grace-period SECONDS] [--now] "
+    "NAME… | KIND NAME… | [KIND] --all | [KIND] -l LABELS | -f FILE… [-n NS] [--grace-period SECONDS] [--now|--force] "
     "[--wait=false]"
 )
 EXAMPLES = """examples:
@@ -36,7 +37,7 @@ EXAMPLES = """examples:
   evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
   evenkeel delete web --now --wait=false       SIGKILL after a second; do not wait
   evenkeel delete --all -n batch               every pod of a namespace
-  evenkeel delete jobs -l app=import           every Job with this label
+  evenkeel delete jobs -l app=import           every Job with this label; also deployments,services, and all
 
 A pod from a file in the agent's directory comes back unless the file is removed. So does a pod of a workload.
 """
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="from SIGTERM to SIGKILL (default: that of the pod)",
     )
+    parser.add_argument("--force", action="store_true", help="the same as --grace-period 0: SIGKILL at once")
     parser.add_argument("--now", action="store_true", help="the same as --grace-period 1")
     parser.add_argument(
         "--wait",
@@ -70,11 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.now and args.grace_period is not None:
-        raise EvenkeelError("--now and --grace-period contradict each other: give one of them")
+    if args.now and (args.grace_period is not None or args.force):
+        raise EvenkeelError("--now contradicts --grace-period and --force: give one of them")
+    if args.force and args.grace_period:
+        raise EvenkeelError(
+            "--force ends a pod at once, so --grace-period must be 0 with it: give one of them"
+        )
     client = client_from(args)
     targets = list(_targets(args, client))
-    grace = 1.0 if args.now else args.grace_period
+    grace = 1.0 if args.now else 0.0 if args.force else args.grace_period
     objects = [target for target in targets if target.kind in OBJECTS]
     waits = args.wait == "true" and len(objects) < len(targets)
     deletion = _Deletion(client, grace, waits=waits, ignores_missing=args.ignore_not_found)
@@ -105,6 +111,13 @@ def _targets(args: argparse.Namespace, client: Client) -> Iterator[_Target]:
     if args.filename:
         yield from _of_files(args.filename, client)
         return
+    if is_selection and len(args.pods) == 1 and (args.pods[0] == ALL or "," in args.pods[0]):
+        kinds, _ = kinds_and_names(args.pods)
+        for kind in kinds:
+            yield from _selected(args, client, kind)
+        return
+    if not is_selection and len(args.pods) == 1 and (kind := known_kind(args.pods[0])):
+        raise EvenkeelError(f"delete {kind}: name them, or give --all", hint="a pod of that name is pod/NAME")
     kind, names = named(args.pods, default="" if is_selection and args.pods else PODS)
     if kind in (NODE, EVENTS) or (is_selection and names):
         raise EvenkeelError(
@@ -112,11 +125,16 @@ def _targets(args: argparse.Namespace, client: Client) -> Iterator[_Target]:
             "--all or -l LABELS"
         )
     if is_selection:
-        request = Request(client, args.namespace, selects=selecting(args.selector))
-        names = [one["metadata"]["name"] for one in request.found(listing_of(kind))[0]]
+        yield from _selected(args, client, kind)
     elif not names:
         raise EvenkeelError(f"delete {kind}: name them, or give --all")
     yield from (_Target(kind, args.namespace, name) for name in names)
+
+
+def _selected(args: argparse.Namespace, client: Client, kind: str) -> Iterator[_Target]:
+    request = Request(client, args.namespace, selects=selecting(args.selector))
+    for one in request.found(listing_of(kind))[0]:
+        yield _Target(kind, args.namespace, one["metadata"]["name"])
 
 
 def _of_files(files: list[str], client: Client) -> Iterator[_Target]:

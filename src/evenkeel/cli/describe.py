@@ -7,16 +7,20 @@ from typing import Any
 
 from evenkeel.api.resources import CPU, MEMORY
 from evenkeel.cli.arguments import (
+    EVENTS,
     NODE,
     OBJECTS,
     PODS,
     add_namespace_flag,
     add_state_flag,
     is_workload_kind,
+    known_kind,
     named,
 )
 from evenkeel.cli.client import AgentRefused, Client, client_from
 from evenkeel.cli.events import message_of
+from evenkeel.cli.get import listing_of
+from evenkeel.cli.listing import Request, add_selector_flag, selecting
 from evenkeel.cli.output import NONE, age, printable
 from evenkeel.cli.pod_text import amount_text, environment_lines, typed
 from evenkeel.errors import EvenkeelError
@@ -24,7 +28,7 @@ from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 from evenkeel.quantity import Quantity
 
-USAGE = "pod NAME…|deployment NAME…|…|service NAME…|pvc NAME…|secret NAME…|node [-n NS] [--state-dir PATH]"
+USAGE = "pod NAME…|deployment NAME…|…|service NAME…|pvc NAME…|secret NAME…|node [-l LABELS] [-n NS]"
 EXAMPLES = """examples:
   evenkeel describe pod web           its containers, resources asked for and applied, and events
   evenkeel describe web               the same
@@ -42,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pod, deployment, …, service, pvc, secret, node; else the name of a pod",
     )
     parser.add_argument("pods", nargs="*", metavar="NAME", help="names of pods")
+    add_selector_flag(parser)
     add_namespace_flag(parser)
     add_state_flag(parser)
 
@@ -49,10 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     words = [args.kind, *args.pods]
     client = client_from(args)
-    kind, names = (NODE, []) if words in (["node"], ["nodes"], ["no"]) else named(words, default=PODS)
+    if len(words) == 1 and "/" not in args.kind and known_kind(args.kind):
+        kind, names = named(words)
+    else:
+        kind, names = named(words, default=PODS)
     if kind == NODE:
         print("\n".join(_node(client.get("/node"), client.pods(), _events(client, "", most=20))))
         return 0
+    if args.selector is not None and names:
+        raise EvenkeelError("give names or -l LABELS, not both")
+    if kind != EVENTS and not names:
+        request = Request(client, args.namespace, selects=selecting(args.selector))
+        names = [one["metadata"]["name"] for one in request.found(listing_of(kind))[0]]
+        if not names:
+            print(f"no {kind} in namespace {args.namespace}", file=sys.stderr)
+            return 0
     if kind in OBJECTS:
         from evenkeel.cli.object_text import describe_objects
 
@@ -65,8 +81,6 @@ def run(args: argparse.Namespace) -> int:
         raise EvenkeelError(
             "describe shows pods, workloads and the node", hint="evenkeel events shows events"
         )
-    if words in (["pods"], ["pod"], ["po"]):
-        names = [pod["metadata"]["name"] for pod in client.pods(args.namespace)]
     failures = 0
     for number, name in enumerate(names):
         try:
@@ -91,6 +105,9 @@ def _pod(pod: Json, events: list[Json]) -> Lines:
         {
             "Name": meta["name"],
             "Namespace": meta.get("namespace", "default"),
+            "Controlled By": ", ".join(
+                f"{owner['kind']}/{owner['name']}" for owner in meta.get("ownerReferences", ())
+            ),
             "Priority": str(spec.get("priority", 0)),
             "Start Time": status.get("startTime") or NONE,
             "Labels": _pairs(meta.get("labels", {})),

@@ -18,6 +18,7 @@ from evenkeel.cli.arguments import (
 )
 from evenkeel.cli.client import Client, client_from, reported
 from evenkeel.cli.listing import Listing, Request, Row, add_selector_flag, printer, selecting, show
+from evenkeel.cli.listing_flags import add_listing_flags, field_selector, label_names
 from evenkeel.cli.output import NONE, Table, age_of
 from evenkeel.cli.output_forms import (
     add_output_flag,
@@ -37,6 +38,7 @@ EXAMPLES = """examples:
   evenkeel get pods                      the pods of namespace default, with their status
   evenkeel get pods -A -o wide           all pods, with class, requests and reasons
   evenkeel get pods -l app=web,tier!=db  those with these labels; --show-labels prints all labels
+  evenkeel get pods --field-selector status.phase=Failed --sort-by .metadata.creationTimestamp
   evenkeel get pod web -o yaml           everything about one pod
   evenkeel get pods -w                   and every change, until Ctrl-C
   evenkeel get all                       pods, Services and workloads; also get pods,services
@@ -54,7 +56,7 @@ EXAMPLES = """examples:
                                          a table of these columns
 """
 Json = dict[str, Any]
-_ALL = "all"
+ALL = "all"
 _ALL_KINDS = (
     PODS, "replicationcontrollers", SERVICES, "daemonsets", "deployments", "replicasets", "statefulsets", "cronjobs",
     "jobs",
@@ -73,30 +75,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="those of every namespace")
     add_selector_flag(parser)
     add_output_flag(parser)
+    add_listing_flags(parser)
     parser.add_argument("--show-labels", action="store_true", help="a last column with the labels")
     parser.add_argument("-w", "--watch", action="store_true", help="go on with changes")
     add_state_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    kinds, names = _kinds_and_names([args.kind, *args.pods])
+    kinds, names = kinds_and_names([args.kind, *args.pods])
     client = client_from(args)
     if kinds == [NODE]:
-        if args.watch or args.selector is not None:
+        if args.watch or args.selector is not None or args.field_selector is not None:
             raise EvenkeelError("the node cannot be watched or selected: -w and -l are for other kinds")
-        return _get_node(client, args.output)
+        return _get_node(client, args.output, has_heads=not args.no_headers)
     if kinds == [EVENTS]:
         from evenkeel.cli.events import show_events
 
         if len(names) > 1 or args.selector is not None or args.output in ("wide", "name"):
             raise EvenkeelError("get events takes at most one pod, no -l, and neither -o wide nor -o name")
+        if args.field_selector is not None:
+            raise EvenkeelError(
+                "get events takes no --field-selector: they are in the order of time",
+                hint="evenkeel get events POD shows those of a pod, and -o json is for programs",
+            )
         pod = f"{args.namespace}/{names[0]}" if names else ""
         namespace = "" if args.all_namespaces or pod else args.namespace
         return show_events(client, pod=pod, namespace=namespace, follows=args.watch, form=args.output)
     if names and args.all_namespaces:
         raise EvenkeelError("a name belongs to one namespace: give -n NS, not -A")
-    if names and args.selector is not None:
-        raise EvenkeelError("give names or -l LABELS, not both")
+    if names and (args.selector is not None or args.field_selector is not None):
+        raise EvenkeelError("give names or -l LABELS or --field-selector FIELDS, not both")
     request = Request(
         client,
         "" if args.all_namespaces else args.namespace,
@@ -104,15 +112,19 @@ def run(args: argparse.Namespace) -> int:
         selecting(args.selector),
         args.output,
         args.show_labels,
+        field_selector(args.field_selector),
+        args.sort_by,
+        label_names(args.label_columns),
+        not args.no_headers,
     )
     listings = [listing_of(kind) for kind in kinds]
     return _watch(listings, request) if args.watch else show(listings, request)
 
 
-def _kinds_and_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def kinds_and_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """`pods web`, `pod/web`, `pods,services web`, and `all`, which takes no names."""
     first, *names = words
-    if first == _ALL:
+    if first == ALL:
         if names:
             raise EvenkeelError(f'get all takes no names: "{names[0][:60]}"')
         return list(_ALL_KINDS), []
@@ -210,7 +222,7 @@ def _wide_cells(pod: Json) -> list[str]:
     return [status.get("podIP") or NONE, status.get("qosClass", ""), cpu, memory, priority, reason]
 
 
-def _get_node(client: Client, form: str | None) -> int:
+def _get_node(client: Client, form: str | None, *, has_heads: bool) -> int:
     from evenkeel.policy.amounts import resource_text
     from evenkeel.quantity import Quantity
 
@@ -232,7 +244,8 @@ def _get_node(client: Client, form: str | None) -> int:
         "/".join(resource_text(which, Quantity(of.get(which, "0"))) for of in (allocatable, capacity))
         for which in ("cpu", "memory", "pods")
     ]
-    Table(["NAME", "STATUS", "CPU", "MEMORY", "PODS"]).print_rows([[name, ",".join(words), *amounts]])
+    heads = ["NAME", "STATUS", "CPU", "MEMORY", "PODS"]
+    Table(heads, has_heads=has_heads).print_rows([[name, ",".join(words), *amounts]])
     return 0
 
 

@@ -45,6 +45,11 @@ def read_all(paths: list[str], profile: Profile, *, is_to_run: bool = True) -> R
     """All manifests at `paths`, with every problem of every file."""
     reading = NOTHING_READ
     for given in paths:
+        if given.startswith(("http://", "https://")):
+            raise EvenkeelError(
+                f"{given[:200]}: evenkeel reads files and fetches nothing",
+                hint=f"curl -fsSL {given[:200]} | … -f -",
+            )
         for path in manifest_paths(given):
             source = "standard input" if path == "-" else path
             reading += read_manifests(read_text(path), source, profile, is_to_run=is_to_run)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evenkeel.cli.client import Client, found_by_name, reported
+from evenkeel.cli.listing_flags import field_selector, in_order
 from evenkeel.cli.output import NO_WIDTHS, NONE, Table
 from evenkeel.cli.output_forms import cells_of, columns_of, heads_of, print_whole, takes_whole
 from evenkeel.errors import EvenkeelError
@@ -58,6 +59,10 @@ class Request(NamedTuple):
     selects: Callable[[Mapping[str, str]], bool] = selecting(None)
     form: str | None = None
     shows_labels: bool = False
+    has_fields: Callable[[Json], bool] = field_selector(None)
+    sort_by: str | None = None
+    label_columns: tuple[str, ...] = ()
+    has_heads: bool = True
 
     @property
     def is_wide(self) -> bool:
@@ -65,13 +70,18 @@ class Request(NamedTuple):
 
     def takes(self, one: Json) -> bool:
         meta = one["metadata"]
-        return (not self.names or meta["name"] in self.names) and self.selects(meta.get("labels", {}))
+        return (
+            (not self.names or meta["name"] in self.names)
+            and self.selects(meta.get("labels", {}))
+            and self.has_fields(one)
+        )
 
     def found(self, listing: Listing) -> tuple[list[Json], list[str]]:
         """The objects, and why some could not be read."""
         if self.names:
             return found_by_name(self.names, lambda name: listing.by_name(self.client, self.namespace, name))
-        return [one for one in listing.in_namespace(self.client, self.namespace) if self.takes(one)], []
+        found = [one for one in listing.in_namespace(self.client, self.namespace) if self.takes(one)]
+        return in_order(found, self.sort_by), []
 
 
 def show(listings: Sequence[Listing], request: Request) -> int:
@@ -116,7 +126,7 @@ def printer(
         form = request.form
         return lambda found: _print_documents(found, form)
     if columns := columns_of(request.form):
-        chosen = Table(heads_of(columns), widths)
+        chosen = Table(heads_of(columns), widths, has_heads=request.has_heads)
         return lambda found: chosen.print_rows([cells_of(columns, one) for one in found])
     heads, row = listing.table(request)
     has_namespace = not request.namespace
@@ -127,17 +137,19 @@ def printer(
             shown[_NAME_COLUMN] = listing.full_name(one)
         if has_namespace:
             shown.insert(0, one["metadata"].get("namespace", "default"))
+        labels = one["metadata"].get("labels", {})
+        shown += [labels.get(name, NONE) for name in request.label_columns]
         if request.shows_labels:
-            labels = one["metadata"].get("labels", {})
             shown.append(",".join(f"{key}={value}" for key, value in labels.items()) or NONE)
         return shown
 
     heads = [
         *(("NAMESPACE",) if has_namespace else ()),
         *heads,
+        *(name.rpartition("/")[2].upper() for name in request.label_columns),
         *(("LABELS",) if request.shows_labels else ()),
     ]
-    table = Table(heads, widths)
+    table = Table(heads, widths, has_heads=request.has_heads)
     return lambda found: table.print_rows([cells(one) for one in found])
 
 

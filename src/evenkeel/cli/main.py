@@ -32,6 +32,7 @@ COMMANDS = {
     "images": "list the images on this machine, and those that are being pulled",
     "describe": "show everything about a pod, a workload or the node: states, resources asked for and applied, events",
     "scale": "change the number of replicas of a Deployment, StatefulSet or ReplicaSet",
+    "wait": "wait until pods or workloads are ready, complete or gone",
     "rollout": "replace the pods of a workload one after another, or wait until they are replaced",
     "logs": "print the logs of a pod's containers; -f goes on with new lines",
     "exec": "execute a command in a running container; -it for a shell",
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     given = None if wants_help else {argument.partition("=")[0] for argument in arguments}
-    parser = build_parser([chosen] if chosen in COMMANDS else [], given)
+    parser = build_parser([chosen] if chosen in COMMANDS else [], given, arguments)
     try:
         parsed = parser.parse_args(arguments)
         if parsed.command is None:
@@ -118,7 +119,10 @@ def _module(command: str) -> str:
 
 def _no_such_command(word: str) -> str:
     from evenkeel.api.known_fields import closest
+    from evenkeel.cli.kubectl_words import COMMANDS as OF_KUBECTL
 
+    if word in OF_KUBECTL:
+        return f'there is no command "{word}": {OF_KUBECTL[word]}'
     meant = closest(word, COMMANDS)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(COMMANDS)}"
     return f'there is no command "{word[:40]}"; {hint}'
@@ -139,6 +143,7 @@ class _Parser(argparse.ArgumentParser):
     """`given` are the words on the command line. None means every flag, as for the help."""
 
     given: Collection[str] | None = None
+    words: Sequence[str] = ()  # the same in their order, with their values
     takes_command = False  # everything after `--` is a command of the user, with flags of its own
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
@@ -157,9 +162,18 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(left)}; {self.prog} --help lists what it takes")
         return parsed, left
 
+    def error(self, message: str) -> NoReturn:
+        """As argparse does it; for a word of kubectl, with what to use in its place."""
+        from evenkeel.cli.kubectl_words import about_words
+
+        command = self.prog.rpartition(" ")[2]
+        if self.given is not None and (said := about_words(command, self.words)):
+            self.exit(2, f"evenkeel: {said}\n")
+        super().error(message)
+
 
 def build_parser(
-    with_flags_of: Sequence[str], given: Collection[str] | None = None
+    with_flags_of: Sequence[str], given: Collection[str] | None = None, words: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """The parser of every command, with the flags of the named commands."""
     parser = _Parser(prog="evenkeel", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Help)
@@ -180,7 +194,7 @@ def build_parser(
             usage=f"evenkeel {name} {getattr(module, 'USAGE', '[flags]')}",
             allow_abbrev=False,
         )
-        command.given = given
+        command.given, command.words = given, words
         command.takes_command = getattr(module, "TAKES_COMMAND", False)
         module.add_arguments(command)
     return parser

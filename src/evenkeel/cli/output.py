@@ -96,10 +96,12 @@ class Table:
     """A table that is printed in parts. Columns grow with each part. `least` gives columns a width for later parts, by
     their heads."""
 
-    def __init__(self, heads: Sequence[str], least: Mapping[str, int] = NO_WIDTHS) -> None:
+    def __init__(
+        self, heads: Sequence[str], least: Mapping[str, int] = NO_WIDTHS, *, has_heads: bool = True
+    ) -> None:
         self._heads = tuple(heads)
-        self._widths = [max(len(head), least.get(head, 0)) for head in heads]
-        self._has_heads = False
+        self._widths = [max(len(head) if has_heads else 0, least.get(head, 0)) for head in heads]
+        self._has_heads = not has_heads  # whether they are printed already
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
         safe_rows = [[printable(cell) for cell in row] for row in rows]

@@ -76,7 +76,7 @@ def _restart(client: Client, kind: str, namespace: str, name: str) -> None:
 def _wait(client: Client, kind: str, namespace: str, name: str, timeout_seconds: float) -> None:
     deadline = time.monotonic() + timeout_seconds if timeout_seconds else math.inf
     # Every change of a pod may bring the rollout forward. The watch begins first, so that no change is missed.
-    changes = _queued(client.lines("/watch", namespace=namespace))
+    changes = queued_changes(client.lines("/watch", namespace=namespace))
     last = ""
     while True:
         line, is_done = progress(kind, client.workload(kind, namespace, name))
@@ -90,14 +90,20 @@ def _wait(client: Client, kind: str, namespace: str, name: str, timeout_seconds:
             raise EvenkeelError(
                 f"{full_name(singular(kind), name)} was not rolled out in {timeout_seconds:g} s"
             )
-        try:
-            if changes.get(timeout=min(left, _LOOK_SECONDS)) is None:
-                raise EvenkeelError("the agent ended before the rollout")
-        except queue.Empty:
-            pass  # a deadline may pass without a change of a pod
+        next_change(changes, left, "the agent ended before the rollout")
 
 
-def _queued(changes: Iterator[Json]) -> "queue.Queue[Json | None]":
+def next_change(changes: "queue.Queue[Json | None]", seconds: float, ended: str) -> None:
+    """Waits for a change, a moment at most: a deadline may pass without a change of a pod. Raises an error with the
+    text `ended` if the agent has ended."""
+    try:
+        if changes.get(timeout=min(seconds, _LOOK_SECONDS)) is None:
+            raise EvenkeelError(ended)
+    except queue.Empty:
+        pass
+
+
+def queued_changes(changes: Iterator[Json]) -> "queue.Queue[Json | None]":
     """A queue of the items, with None at the end. A reader of a queue can stop waiting after a time."""
     queued: queue.Queue[Json | None] = queue.Queue()
 

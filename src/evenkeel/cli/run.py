@@ -117,6 +117,11 @@ def _split(words: list[str]) -> tuple[str, list[str]]:
                 f"{words[1]}: flags come before the name",
                 hint=f"evenkeel run {words[1]} … {words[0]} -- COMMAND…",
             )
+        if "--" not in words and any(word.partition("=")[0] == "--image" for word in words[1:]):
+            raise EvenkeelError(
+                f"{words[0]} … --image: flags come before the name, and -- before the command",
+                hint=f"evenkeel run --image IMAGE {words[0]} -- COMMAND…",
+            )
         return "", words
     at = words.index("--")
     return "".join(words[:at]), words[at + 1 :]
