@@ -120,6 +120,18 @@ def pod(**spec: Any) -> str:
             "comes from a cluster",
         ),
         (
+            {
+                "volumes": [
+                    {
+                        "name": "kube-api-access-7xk2p",
+                        "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]},
+                    }
+                ]
+            },
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+            "a cluster adds this volume to its pods",
+        ),
+        (
             {"container": {"lifecycle": {"stopSignal": "SIGUSR1"}}},
             "spec.containers[0].lifecycle.stopSignal",
             "SIGTERM",

@@ -48,6 +48,10 @@ _MAPS = ("metadata.annotations", "metadata.labels")
 _FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid")
 _LONGEST_NAME_BYTES = 255
 _SHORTEST_TOKEN_SECONDS, _LONGEST_TOKEN_SECONDS = 600, 1 << 32
+_ADDED_BY_CLUSTER = "kube-api-access-"
+_TAKE_IT_OUT = (
+    "a cluster adds this volume to its pods, and this node is in none; take the volume and its mounts out"
+)
 _PROPAGATIONS = (BIDIRECTIONAL, HOST_TO_CONTAINER, NO_PROPAGATION)
 
 
@@ -272,7 +276,10 @@ def cluster_only_problems(pod: Pod) -> Problems:
         for number, source in enumerate(volume.projected.sources if volume.projected is not None else ()):
             if source.service_account_token is not None:
                 field = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
-                yield Problem(field, f"is not supported here: {CLUSTER_ONLY}", NODE_RULE)
+                is_added = volume.name.startswith(_ADDED_BY_CLUSTER)
+                yield Problem(
+                    field, f"is not supported here: {_TAKE_IT_OUT if is_added else CLUSTER_ONLY}", NODE_RULE
+                )
 
 
 def _paths(source: VolumeProjection) -> Iterable[str]:
