@@ -10,19 +10,17 @@ import ctypes
 import os
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from evenkeel.host.descriptors import open_descriptors
 from evenkeel.named_tuples import NamedTuple
 
 _BLOCK_BYTES = 512  # the unit of st_blocks on every filesystem
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_REMEMBERED = 250_000  # directories to be entered, and files with several names: this bounds memory
 _KEPT_LEVELS = 48  # directories above the present one that stay open
-_MOST_DESCRIPTORS = 1 << 20  # of one container that are read
-_SLICE_DESCRIPTORS = 512
 _DELETED = " (deleted)"
 # Filesystems of which the kernel has everything itself. It answers at once, whatever is in them.
 _IN_KERNEL = frozenset(("tmpfs", "devtmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2"))
@@ -207,48 +205,31 @@ def unlinked_usage(
     A file of another filesystem is not looked at. It may be on a server that does not answer: a process that asks for
     the status of such a file waits, and cannot even be killed."""
     found: set[tuple[int, int]] = set()
-    used = count = 0
+    used = 0
     counted = dict.fromkeys(devices, True)
     counted.setdefault(os.stat("/").st_dev, False)
-    for pid in pids:
-        directory = f"{proc}/{pid}/fd"
+    elsewhere: tuple[int, frozenset[str]] | None = None  # of the process that was looked at last
+    for pid, name in open_descriptors(pids, proc, between):
+        path = f"{proc}/{pid}/fd/{name}"
+        if not _is_called_deleted(path):
+            continue
+        if elsewhere is None or elsewhere[0] != pid:
+            elsewhere = pid, _mounts_elsewhere(f"{proc}/{pid}", counted)
+        if elsewhere[1] and _mount_of(f"{proc}/{pid}/fdinfo/{name}") in elsewhere[1]:
+            continue
         try:
-            entries = os.scandir(directory)
+            seen = os.stat(path)
         except OSError:
-            continue  # it has ended
-        elsewhere: frozenset[str] | None = None
-        with entries:
-            for name in _names(entries):
-                count += 1
-                if count % _SLICE_DESCRIPTORS == 0:
-                    between()
-                if count > _MOST_DESCRIPTORS:
-                    return Usage(used, len(found))
-                if not _is_called_deleted(f"{directory}/{name}"):
-                    continue
-                if elsewhere is None:
-                    elsewhere = _mounts_elsewhere(f"{proc}/{pid}", counted)
-                if elsewhere and _mount_of(f"{proc}/{pid}/fdinfo/{name}") in elsewhere:
-                    continue
-                try:
-                    seen = os.stat(f"{directory}/{name}")
-                except OSError:
-                    continue
-                key = (seen.st_dev, seen.st_ino)
-                if seen.st_nlink or not stat.S_ISREG(seen.st_mode) or key in found:
-                    continue
-                if seen.st_dev not in counted:
-                    counted[seen.st_dev] = _is_overlay(f"{directory}/{name}")
-                if counted[seen.st_dev]:
-                    found.add(key)
-                    used += seen.st_blocks * _BLOCK_BYTES
+            continue
+        key = (seen.st_dev, seen.st_ino)
+        if seen.st_nlink or not stat.S_ISREG(seen.st_mode) or key in found:
+            continue
+        if seen.st_dev not in counted:
+            counted[seen.st_dev] = _is_overlay(path)
+        if counted[seen.st_dev]:
+            found.add(key)
+            used += seen.st_blocks * _BLOCK_BYTES
     return Usage(used, len(found))
-
-
-def _names(entries: Iterator["os.DirEntry[str]"]) -> Iterator[str]:
-    with suppress(OSError):  # the process has ended
-        for entry in entries:
-            yield entry.name
 
 
 def _is_called_deleted(link: str) -> bool:
