@@ -196,3 +196,26 @@ def test_other_pressure_refuses_all_but_critical_pods(pressure):
 def test_a_toleration_must_fit_the_taint(toleration, bears):
     pod = best_effort("a", tolerations=(toleration,))
     assert (refusal(pod, Pressure.MEMORY) is None) is bears
+
+
+@pytest.mark.req("E14")
+def test_queues_of_sockets_are_a_part_of_the_pods_memory_and_are_named():
+    batch = best_effort("batch", 5)
+    batch = batch._replace(
+        stats=batch.stats._replace(
+            containers=(ContainerFigures("app", Amount(5 * MI)),), socket_queue_bytes=Amount(600 * MI)
+        )
+    )
+    eviction = evicted(node(60), burstable("web", 300, 200), batch, best_effort("other", 100))
+    assert "default/batch (BestEffort, priority 0) uses 605Mi of memory (socket queues 600Mi, app 5Mi)" in (
+        eviction.message
+    )
+
+
+@pytest.mark.req("A5")
+def test_memory_in_queues_of_sockets_is_no_need_of_the_system():
+    """Without it the pods would use no more than they request, and one within its request would be evicted."""
+    hoards = burstable("hoards", 10, 100)
+    hoards = hoards._replace(stats=hoards.stats._replace(socket_queue_bytes=Amount(600 * MI)))
+    eviction = evicted(node(60), guaranteed("web", 300, 400), hoards)
+    assert eviction.pod is hoards.pod

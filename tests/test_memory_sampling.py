@@ -70,3 +70,26 @@ def test_a_crossed_threshold_is_over_when_its_minimum_reclaim_is_free_too(tmp_pa
     assert levels_crossed(levels, sample, ()) == ()
     assert levels_crossed(levels, sample, own) == own
     sampler.close()
+
+
+def test_queues_of_sockets_count_as_memory_of_their_pod_and_of_all_pods(tmp_path):
+    batch, web = pods_of(PODS)
+    write_v2_memory(tmp_path / "root", 60)
+    write_v2_memory(tmp_path / "u-batch", 10)
+    write_v2_memory(tmp_path / "u-web", 50)
+    sampler = MemorySampler(Profile.DOCUMENTS)
+    sampler.follow(targets_in(tmp_path, 400, (batch, 0), (web, 0)))
+    sampler.snapshot(1.0)
+    sampler.count_queues({"u-batch": 200 * MIB, "u-gone": 5 * MIB})
+    sample, snapshot = sampler.snapshot(2.0)
+    assert sample.pods == MemoryFigures(Amount(140 * MIB), Amount(260 * MIB))
+    queued = PodFigures(Amount(10 * MIB), socket_queue_bytes=Amount(200 * MIB))
+    assert [one.stats for one in snapshot.pods] == [queued, PodFigures(Amount(50 * MIB))]
+    assert [target.uid for target, _ in sampler.above_request(64 * MIB, ())] == ["u-batch", "u-web"]
+    sampler.follow(targets_in(tmp_path, 400, (web, 0), (batch, 0)))
+    assert sampler.snapshot(3.0)[1].pods[1].stats == queued
+    sampler.count_queues({})
+    sample, snapshot = sampler.snapshot(4.0)
+    assert sample.pods == MemoryFigures(Amount(340 * MIB), Amount(60 * MIB))
+    assert snapshot.pods[1].stats == PodFigures(Amount(10 * MIB))
+    sampler.close()

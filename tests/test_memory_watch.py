@@ -156,3 +156,37 @@ def test_where_real_time_has_a_budget_a_victim_is_frozen_from_its_kill_until_its
         process.wait()
         watched.watch.close()
         watched.triggers.close()
+
+
+@pytest.mark.req("E2")
+def test_queues_of_sockets_bring_the_line_nearer_and_no_second_pod_is_evicted_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    watched = Watched(tmp_path)
+    monkeypatch.setattr("time.monotonic", lambda: watched.now)
+    processes = {f"u-{name}": subprocess.Popen(["sleep", "1000"]) for name in ("batch", "web")}
+    try:
+        targets = targets_in(tmp_path, 0, *((pod, 0) for pod in pods_of(PODS))).pods
+        for target in targets:
+            pod = write_v1_memory(tmp_path / target.uid, 10 if target.uid == "u-batch" else 180)
+            (pod / "cgroup.procs").write_text(f"{processes[target.uid].pid}\n")
+        pods = tuple(target._replace(containers=(("main", target.directory),)) for target in targets)
+        watched.watch.follow(watched.targets._replace(pods=pods))
+        assert watched.uses(190) > 0
+        watched.watch.count_queues({"u-batch": 150 << 20})
+        assert watched.watch.turn() == 0
+        assert processes["u-batch"].wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        write_v1_memory(tmp_path / "u-batch", 0)
+        (tmp_path / "u-batch" / "cgroup.procs").write_text("")
+        for seconds in (0.01, 0.2, 0.5, 2.0):
+            watched.now += seconds
+            # An agent may have looked before the pod was killed.
+            watched.watch.count_queues({"u-batch": 150 << 20})
+            assert watched.uses(180) > 0
+        assert processes["u-web"].poll() is None
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        watched.watch.close()
+        watched.triggers.close()

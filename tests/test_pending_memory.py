@@ -115,3 +115,21 @@ def test_freed_memory_is_reported_with_the_time_it_took(tmp_path):
     write_v2_memory(tmp_path / "u-batch", 2)
     pending.pending_bytes(10.5)
     assert reported == [(target, 100 * MIB, 0.5)]
+
+
+@pytest.mark.req("E2")
+def test_queues_of_a_killed_pod_count_as_available_until_a_moment_after_its_last_process(tmp_path):
+    batch, _ = pods_of(PODS)
+    pending = PendingMemory(Profile.DOCUMENTS, lambda *_: None)
+    target = targets_in(tmp_path, 400, (batch, 0)).pods[0]
+    write_v2_memory(tmp_path / "u-batch", 10)
+    (tmp_path / "u-batch" / "cgroup.procs").write_text("10\n")
+    pending.killed(target, Version.V2, 10.0, 200 * MIB)
+    assert pending.pending_bytes(10.3) == 210 * MIB
+    (tmp_path / "u-batch" / "cgroup.procs").write_text("")
+    write_v2_memory(tmp_path / "u-batch", 1)
+    assert pending.pending_bytes(10.4) == 201 * MIB
+    queues = {"u-batch": 200 * MIB, "u-web": MIB}
+    assert pending.not_freed(queues) == queues
+    assert pending.pending_bytes(10.6) == MIB
+    assert pending.not_freed(queues) == {"u-web": MIB}

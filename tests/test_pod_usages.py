@@ -147,3 +147,21 @@ def test_the_same_pod_is_the_first_whether_all_were_read_or_only_those_that_may_
         assert first(looking, 2.0) == first(reading, 2.0)
         for sampler in (looking, reading):
             sampler.close()
+
+
+@pytest.mark.req("A15")
+def test_a_pod_with_long_queues_of_sockets_is_the_first_whatever_its_cgroup_says(tmp_path, clock):
+    pods = [best_effort(name).pod for name in ("large", "close", "queues")]
+    sampler = MemorySampler(Profile.DOCUMENTS, GROWTH_MIB * MIB)
+    write_v2_memory(tmp_path / "root", 500)
+    use(tmp_path, large=200, close=195, queues=1)
+    sampler.follow(targets_of(tmp_path, *pods))
+    assert first(sampler, 1.0) == "large"
+    sampler.count_queues({"queues": 250 * MIB})
+    for now in (2.0, 3.0):
+        assert first(sampler, now) == "queues"
+        clock.now += SOON_SECONDS
+    # It counts against a request as well.
+    sampler.follow(targets_of(tmp_path, *(burstable(name, None, 220).pod for name in ("large", "queues"))))
+    assert first(sampler, 4.0) == "queues"
+    sampler.close()

@@ -7,20 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.tree import Version
 from evenkeel.journal.codec import to_text
+from evenkeel.policy.eviction.decide import Settings, State, decide
+from evenkeel.policy.eviction.snapshot import Snapshot
+from evenkeel.policy.eviction.thresholds import parse_thresholds
+from evenkeel.pressure.eviction_steps import Step
 from evenkeel.pressure.watch.messages import (
     MOST_BYTES,
     BadMessage,
     Frames,
     frame,
     pod_from,
+    queues_of,
     settings_of,
+    step_from,
+    step_plain,
     targets_from,
     targets_plain,
 )
+from tests.eviction_pods import best_effort, node
 from tests.models.agents import pods_of
-from tests.models.memory_files import PODS, targets_in
+from tests.models.memory_files import MIB, PODS, targets_in
 
 
 @given(
@@ -78,3 +87,26 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path, path):
 def test_settings_that_cannot_be_read_are_refused(message):
     with pytest.raises(BadMessage):
         settings_of(message)
+
+
+def test_queues_are_amounts_by_pod():
+    assert queues_of({"do": "queues", "bytes": {"u-web": 5}}) == {"u-web": 5}
+    refused: tuple[object, ...] = (None, [], {"u-web": "5"}, {"u-web": -1}, {"u-web": True})
+    for wrong in refused:
+        with pytest.raises(BadMessage):
+            queues_of({"do": "queues", "bytes": wrong})
+
+
+def test_a_step_is_decided_the_same_on_the_other_side():
+    """With what a pod has in queues of sockets, without which another one would be the victim."""
+    hoards, web = best_effort("hoards", 1), best_effort("web", 200)
+    hoards = hoards._replace(stats=hoards.stats._replace(socket_queue_bytes=Amount(300 * MIB)))
+    thresholds = parse_thresholds(hard={"memory.available": "100Mi"})
+    snapshot = Snapshot(1.0, node(60), (hoards, web))
+    _, decision = decide(State(), snapshot, thresholds, Settings())
+    step = Step(State(), snapshot, thresholds, Settings(), decision)
+    plain = json.loads(json.dumps(step_plain(step, {"hoards": "1", "web": "2"})))
+    again = step_from(plain, {"1": hoards.pod, "2": web.pod})
+    assert again.decision.victim == decision.victim
+    assert decision.victim is not None
+    assert decision.victim.pod is hoards.pod

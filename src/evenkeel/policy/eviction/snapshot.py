@@ -64,11 +64,15 @@ class VolumeFigures(NamedTuple):
 
 
 class PodFigures(NamedTuple):
+    """`socket_queue_bytes` is memory beside the working set: what waits in queues of the pod's sockets and is charged
+    to no cgroup."""
+
     memory_working_set_bytes: Amount | None = None
     ephemeral_storage_used_bytes: Amount | None = None
     process_count: Amount | None = None
     containers: tuple[ContainerFigures, ...] = ()
     volumes: tuple[VolumeFigures, ...] = ()
+    socket_queue_bytes: Amount | None = None
 
 
 class PodSnapshot(NamedTuple):

@@ -35,12 +35,13 @@ class DiskPart(StrEnum):
 
 
 class Part(NamedTuple):
-    """A container, one of its filesystems or a volume, and how much of the resource it uses."""
+    """A container, one of its filesystems, a volume or the queues of sockets, and how much of the resource it uses."""
 
     name: str
     amount: int
 
 
+SOCKET_QUEUES = "socket queues"  # the name of a container has no space
 WHOLE_DISK = frozenset(DiskPart)
 _NOTHING: frozenset[DiskPart] = frozenset()
 _RESOURCES = {
@@ -95,6 +96,7 @@ def usage_by_part(
         return ()
     if resource is Resource.MEMORY:
         parts = [Part(one.name, one.memory_working_set_bytes or 0) for one in stats.containers]
+        parts.append(Part(SOCKET_QUEUES, stats.socket_queue_bytes or 0))
     else:
         parts = list(_disk(seen.pod, stats, resource, on_disk))
     return tuple(sorted((part for part in parts if part.amount), key=lambda part: -part.amount))
@@ -108,11 +110,12 @@ def local_volumes(pod: Pod) -> frozenset[str]:
 
 
 def _memory(stats: PodFigures) -> int | None:
+    queues = stats.socket_queue_bytes or 0
     if stats.memory_working_set_bytes is not None:
-        return stats.memory_working_set_bytes
+        return stats.memory_working_set_bytes + queues
     known = [one.memory_working_set_bytes for one in stats.containers]
     measured = [one for one in known if one is not None]
-    return sum(measured) if measured else None
+    return sum(measured) + queues if measured else None
 
 
 def _disk(pod: Pod, stats: PodFigures, resource: Resource, on_disk: Collection[DiskPart]) -> Iterator[Part]:

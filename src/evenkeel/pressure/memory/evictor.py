@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from evenkeel.api.scalars import Amount
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.dying import Dying, pids_of
 from evenkeel.host.protection import name_thread, run_before_others
@@ -145,8 +146,17 @@ class Evictor:
         self._prepared = (target.uid, Dying(partial(_pids, target)))
         self._mitigation.prepare_victim(self._freeze_file(target))
         self._sampler.prepare(target)
-        rehearsed = _with_parts(first, self._sampler.parts(target))
+        rehearsed = self._with_parts(first, self._sampler.parts(target))
         self._intents.rehearse(Intent(target.uid, rehearsed.message, self._clock()))
+
+    def _with_parts(self, victim: Eviction, parts: tuple[ContainerFigures, ...]) -> Eviction:
+        """The eviction, with the figures of the pod's containers in its message."""
+        if victim.shortage is None:
+            return victim
+        queues = Amount(self._sampler.queues.get(victim.pod.metadata.uid, 0))
+        stats = PodFigures(containers=parts, socket_queue_bytes=queues)
+        figures = usage_by_part(PodSnapshot(victim.pod, stats), Resource.MEMORY)
+        return victim._replace(shortage=victim.shortage._replace(parts=figures))
 
     def _forget_prepared(self) -> None:
         if self._prepared is not None:
@@ -161,7 +171,7 @@ class Evictor:
         (E14)."""
         target = self._target_of[victim.pod.metadata.uid]
         parts = self._sampler.parts(target)
-        victim = _with_parts(victim, parts)
+        victim = self._with_parts(victim, parts)
         at = self._clock()
         grace = victim.grace_period_seconds
         if grace > 0 and (is_agent_there or not is_urgent):
@@ -206,7 +216,8 @@ class Evictor:
         if not is_sent:
             sent_at = time.monotonic()
         self._mitigation.evicted(target.path, sent_at)
-        self._pending.killed(target, self._targets.version, sent_at)
+        queues = self._sampler.queues.get(target.uid, 0)
+        self._pending.killed(target, self._targets.version, sent_at, queues)
         return sent_at
 
     def _freeze_file(self, target: PodTarget) -> FreezeFile | None:
@@ -228,14 +239,6 @@ class Evictor:
         if prepared is not None:
             prepared[1].close()
         return Dying(partial(_pids, target))
-
-
-def _with_parts(victim: Eviction, parts: tuple[ContainerFigures, ...]) -> Eviction:
-    """The eviction, with the figures of the pod's containers in its message."""
-    if victim.shortage is None:
-        return victim
-    figures = usage_by_part(PodSnapshot(victim.pod, PodFigures(containers=parts)), Resource.MEMORY)
-    return victim._replace(shortage=victim.shortage._replace(parts=figures))
 
 
 def _completed(step: Step, victim: Eviction, parts: tuple[ContainerFigures, ...]) -> Step:

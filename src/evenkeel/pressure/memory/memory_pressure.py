@@ -4,7 +4,7 @@ Without a memory threshold there is no watch; one that is still there is asked t
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Kind, Tree
@@ -92,6 +92,7 @@ class MemoryPressure(PodObserver):
         )
         self._watch_intents = OthersIntents(self._directory, INTENTS_NAME)
         self._texts = PodTexts()
+        self.queues: dict[str, int] = {}
         self._tree: Tree | None = None
         self._hello: Message | None = None  # of the watch that was found
         self._taken: set[str] = set()  # while this agent starts: pods whose intent is no longer needed
@@ -158,12 +159,22 @@ class MemoryPressure(PodObserver):
 
     # The watch
 
+    def count_queues(self, queues: Mapping[str, int]) -> None:
+        """By UID: what pods have in queues of sockets and no cgroup has."""
+        if queues != self.queues:
+            self.queues = dict(queues)
+            self._link.change(self._queues_message)
+
+    def _queues_message(self) -> Message:
+        return {"do": "queues", "bytes": self.queues}
+
     def _introduce(self, connection: WatchConnection) -> None:
         state = self.recorder.state_before(self._given.thresholds)
         connection.send({"do": "settings", **settings_message(self._given), "state": state_plain(state)})
         self.throttle.set(connection.throttled)
         self._texts.forget_sent()
         connection.send(self._targets_message())
+        connection.send(self._queues_message())
 
     def _targets_message(self) -> Message:
         assert self._driver is not None

@@ -8,7 +8,7 @@ other mitigations keep the kernel's OOM killer from acting (`mitigation`).
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import Settings, State, decide, of_thresholds, victim
@@ -145,6 +145,19 @@ class MemoryWatch:
         self._traits.keep_only(target.pod for target in targets.pods)
         self._rehearse(now)
 
+    def count_queues(self, queues: Mapping[str, int]) -> None:
+        """By UID: what pods have in queues of sockets, and no cgroup has. Of a killed pod nothing new is believed: its
+        queues count as pending until they are free."""
+        killed = self._pending.killed_uids()
+        current = {uid: held for uid, held in queues.items() if uid not in killed}
+        self._set_queues(current | {uid: held for uid, held in self._sampler.queues.items() if uid in killed})
+
+    def _set_queues(self, queues: Mapping[str, int]) -> None:
+        before = self._sampler.queue_bytes
+        self._sampler.count_queues(queues)
+        if self._sampler.queue_bytes != before:
+            self._levels = ()  # the kernel has to report a crossing sooner, or later
+
     def emptied(self, uid: str) -> None:
         """The pod's volumes in memory are empty."""
         self._pending.emptied(uid)
@@ -194,6 +207,8 @@ class MemoryWatch:
         because a volume takes a while to empty. It does not count if almost no memory is left and no pod can be frozen:
         the kernel's OOM killer would not wait for it."""
         pending = self._pending.pending_bytes(now)
+        if self._sampler.queues:
+            self._set_queues(self._pending.not_freed(self._sampler.queues))
         sample = self._sampler.sample(now, pending)
         in_volumes = self._pending.in_volumes_bytes
         if in_volumes and not self._mitigation.can_freeze(now) and self._mitigation.is_tight(sample):
@@ -202,7 +217,7 @@ class MemoryWatch:
 
     def _set_levels(self, sample: MemorySample) -> None:
         self._levels = byte_thresholds(self._thresholds, sample)
-        limit = self._targets.limit_bytes
+        limit = self._usage_limit
         of_pods = [
             limit - level.due_bytes
             for level in self._levels
@@ -210,6 +225,11 @@ class MemoryWatch:
         ]
         self._is_notified = self._triggers.follow(self._targets, of_pods, self._rehearsals.marks(of_pods))
         self._mitigation.follow(self._targets, self._levels)
+
+    @property
+    def _usage_limit(self) -> int:
+        """The limit of what the pods' cgroup may use: beside it the pods have queues of sockets."""
+        return self._targets.limit_bytes - self._sampler.queue_bytes
 
     # When to decide
 
@@ -260,9 +280,7 @@ class MemoryWatch:
                 self._is_notified
                 and sample.pods is not None
                 and level.threshold.signal is Signal.ALLOCATABLE_MEMORY_AVAILABLE
-                and will_be_notified(
-                    sample.root.usage_bytes, self._targets.limit_bytes - level.due_bytes, self._cpus
-                )
+                and will_be_notified(sample.root.usage_bytes, self._usage_limit - level.due_bytes, self._cpus)
             )
             reserve = 0 if now < self._crossing_until else level.due_bytes
             distances.append(Distance(left, reserve, is_notified))

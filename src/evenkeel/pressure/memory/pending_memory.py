@@ -1,23 +1,28 @@
 """Pending memory: the memory that evicted pods still use. It counts as available while it is being freed (E2)."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from evenkeel.api.config import Profile
 from evenkeel.cgroup.tree import Version
 from evenkeel.host.memory_figures import CgroupMemory
+from evenkeel.pressure.memory.cgroup_writes import is_populated
 from evenkeel.pressure.targets import PodTarget
 
 _STUCK_SECONDS = 1.0  # without any memory being freed: then it no longer counts as available
 # Time for the agent's loop to empty volumes in memory. Their memory is not freed before that.
 _VOLUME_SECONDS = 3.0
 _BACK_SHARE = 0.05  # the memory of a pod counts as free when at most this share is left
+# After the last process is gone, until the kernel has freed the queues of its sockets.
+_QUEUES_SECONDS = 0.1
 _SOFT_SPARE_SECONDS = 2.0  # after its grace period, until a pod that was asked to end should be gone
 
 
 class _PendingPod:
-    def __init__(self, target: PodTarget, version: Version, now: float) -> None:
+    def __init__(self, target: PodTarget, version: Version, now: float, queue_bytes: int) -> None:
         self.target = target
+        self.queue_bytes = queue_bytes  # in queues of sockets, which no cgroup has
+        self.emptied_at: float | None = None  # when it had no process any more
         self.since = now
         self.held_bytes = 0  # the largest usage since the eviction
         self.left_bytes = 0  # at the last sample
@@ -37,8 +42,10 @@ class _PendingPod:
             reading = self.file.read() if self.file is not None else None
         except OSError:
             reading = None
+        if self.queue_bytes:
+            self._look_at_queues(now)
         if reading is not None:
-            self.left_bytes = reading.working_set_bytes(profile)
+            self.left_bytes = reading.working_set_bytes(profile) + self.queue_bytes
             self.shmem_bytes = reading.shmem_bytes
         elif self.gone_at is None:
             self.close()
@@ -46,9 +53,19 @@ class _PendingPod:
             # The memory in its volumes now belongs to the parent cgroup, until the volumes are emptied.
             is_in_volumes = self.target.pod.spec.has_memory_volume and not self.is_emptied
             self.left_bytes = self.shmem_bytes if is_in_volumes else 0
+            self.queue_bytes = 0
         self.held_bytes = max(self.held_bytes, self.left_bytes)
         if self.left_bytes < before:
             self.progress_at = now
+
+    def _look_at_queues(self, now: float) -> None:
+        """The kernel frees the queues of a killed process a moment after its sockets are closed."""
+        if self.emptied_at is None:
+            if is_populated(self.target.directory):
+                return
+            self.emptied_at = now
+        if now - self.emptied_at > _QUEUES_SECONDS:
+            self.queue_bytes = 0
 
     @property
     def in_volumes_bytes(self) -> int:
@@ -89,10 +106,10 @@ class PendingMemory:
         # The part of the pending memory, as last computed, that is freed only when volumes are emptied.
         self.in_volumes_bytes = 0
 
-    def killed(self, target: PodTarget, version: Version, now: float) -> None:
+    def killed(self, target: PodTarget, version: Version, now: float, queue_bytes: int = 0) -> None:
         self._asked.pop(target.uid, None)
         self._there.add(target.uid)
-        self._killed[target.uid] = pod = _PendingPod(target, version, now)
+        self._killed[target.uid] = pod = _PendingPod(target, version, now, queue_bytes)
         pod.sample(now, self._profile)
 
     def asked(self, uid: str, now: float, grace_seconds: float) -> None:
@@ -124,6 +141,12 @@ class PendingMemory:
     def killed_uids(self) -> set[str]:
         """The pods that were killed. They are no longer candidates."""
         return {*self._killed, *self._over}
+
+    def not_freed(self, queues: Mapping[str, int]) -> dict[str, int]:
+        """`queues` of sockets, in bytes by UID, without those of killed pods that are free by now."""
+        left = {uid for uid, pod in self._killed.items() if pod.queue_bytes}
+        freed = self.killed_uids() - left
+        return {uid: held for uid, held in queues.items() if uid not in freed}
 
     def is_any_asked(self, now: float) -> bool:
         """Whether a pod was asked to end, and its time is not over."""

@@ -7,7 +7,7 @@ that can have become the first since the last time are read.
 """
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from os import pread
 
 from evenkeel.api.config import Profile
@@ -35,6 +35,8 @@ class PodUsages:
         self.usages: list[int | None] = []
         self.changed: set[int] = set()  # targets whose usage has changed. The reader of `usages` clears it
         self._groups: list[list[int]] = []
+        # What a pod has in queues of sockets makes the room smaller that is left of its request.
+        self._requests: list[int] = []
         self._read_at = 0.0  # when all were read
 
     def follow(self, targets: WatchTargets) -> None:
@@ -53,6 +55,11 @@ class PodUsages:
             key = (target.group, is_critical(target.pod, self._profile), target.pod.status.phase)
             groups.setdefault(key, []).append(number)
         self._groups = list(groups.values())
+        self.count_queues({})
+
+    def count_queues(self, queues: Mapping[str, int]) -> None:
+        """By UID: memory of pods that no cgroup has."""
+        self._requests = [target.request_bytes - queues.get(target.uid, 0) for target in self._targets.pods]
 
     def close(self) -> None:
         for file in self._files.values():
@@ -116,8 +123,8 @@ class PodUsages:
     def _over(self) -> list[int]:
         """By number: how far each target is above its request."""
         return [
-            -1 if used is None else used - target.request_bytes
-            for used, target in zip(self.usages, self._targets.pods, strict=True)
+            -1 if used is None else used - request
+            for used, request in zip(self.usages, self._requests, strict=True)
         ]
 
     def _count_near(self, grown_bytes: int) -> int:
@@ -149,7 +156,8 @@ class PodUsages:
                 reading = self.pod(target)
                 if reading is not None:
                     readings[number] = reading
-                    highest = max(highest, reading.working_set_bytes(self._profile) - target.request_bytes)
+                    used = reading.working_set_bytes(self._profile)
+                    highest = max(highest, used - self._requests[number])
             is_any_above |= highest > 0
         return readings if is_any_above else {}
 
@@ -160,7 +168,7 @@ class PodUsages:
         self.usages[number] = used
         self._texts[number] = b""  # it is not the text of this usage
         self.changed.add(number)
-        return -1 if used is None else used - target.request_bytes
+        return -1 if used is None else used - self._requests[number]
 
     def _usage_bytes(self, target: PodTarget) -> int | None:
         try:

@@ -6,7 +6,7 @@ thresholds in bytes of this machine.
 """
 
 import errno
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from evenkeel.api.config import Profile
 from evenkeel.api.scalars import Amount
@@ -57,6 +57,9 @@ class MemorySampler:
         self._has_protected = False  # whether memory.min protects any pod
         self._protected_bytes = 0  # cache that memory.min protected when all pods were last read
         self._droppable_then = 0
+        # By UID: what targets have in queues of sockets. No cgroup has it.
+        self.queues: Mapping[str, int] = {}
+        self._queue_bytes = 0
 
     def follow(self, targets: WatchTargets) -> None:
         before, self._targets = self._targets, targets
@@ -70,6 +73,25 @@ class MemorySampler:
         self._seen = [
             seen.get(id(target.pod)) or PodSnapshot(target.pod, _UNKNOWN) for target in targets.pods
         ]
+        if self.queues:
+            self.count_queues(self.queues)
+
+    def count_queues(self, queues: Mapping[str, int]) -> None:
+        """By UID: what pods have in queues of sockets. It counts as memory of the pod, and of all pods together."""
+        before = self.queues
+        uids = [target.uid for target in self._targets.pods]
+        self.queues = {uid: queues[uid] for uid in uids if queues.get(uid)}
+        self._queue_bytes = sum(self.queues.values())
+        self._usages.count_queues(self.queues)
+        for number, uid in enumerate(uids):
+            if before.get(uid, 0) != self.queues.get(uid, 0):
+                self._seen[number] = PodSnapshot(self._targets.pods[number].pod, _UNKNOWN)
+                self._usages.changed.add(number)
+
+    @property
+    def queue_bytes(self) -> int:
+        """Of all pods together."""
+        return self._queue_bytes
 
     def close(self) -> None:
         self._close_root()
@@ -127,6 +149,8 @@ class MemorySampler:
             # A pod whose figures have not changed keeps its object. Then it need not be ranked again.
             if figures is None or figures.memory_working_set_bytes != used:
                 stats = _UNKNOWN if used is None else PodFigures(Amount(used))
+                if self.queues and used is not None and (queued := self.queues.get(targets[number].uid)):
+                    stats = stats._replace(socket_queue_bytes=Amount(queued))
                 self._seen[number] = PodSnapshot(targets[number].pod, stats)
         usages.changed.clear()
         self._cached = set(readings)
@@ -144,7 +168,10 @@ class MemorySampler:
         return [
             (target, used or 0)
             for target, used in zip(self._targets.pods, self._usages.usages, strict=True)
-            if target.uid not in leaving_out and must_be_held(used or 0, target.request_bytes, reserve_bytes)
+            if target.uid not in leaving_out
+            and must_be_held(
+                (used or 0) + self.queues.get(target.uid, 0), target.request_bytes, reserve_bytes
+            )
         ]
 
     def pod(self, target: PodTarget) -> Reading | None:
@@ -188,7 +215,7 @@ class MemorySampler:
         used = root.working_set_bytes(self._profile)
         if self._profile is Profile.DOCUMENTS:
             used += min(protected, root.droppable_bytes)
-        pods = figures_of(self._targets.limit_bytes, used - pending_bytes)
+        pods = figures_of(self._targets.limit_bytes, used + self._queue_bytes - pending_bytes)
         return MemorySample(now, node, pods, root, pending_bytes)
 
     def _root_reading(self) -> Reading:

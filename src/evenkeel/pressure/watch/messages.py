@@ -6,6 +6,7 @@ The watch greets every client with `hello`, then repeats the reports that no age
 | --- | --- | --- |
 | `settings` | thresholds, settings, cpus, state | what to watch for; `state` is used only by a watch that has none |
 | `targets` | targets, texts | replaces all targets; a pod's text is sent once, under a key of the agent's |
+| `queues` | bytes | by UID: what pods have in queues of sockets and no cgroup has; others have none |
 | `emptied` | uid | the pod's volumes in memory are empty |
 | `heard` | number | all reports up to this number are in the journal |
 | `taken` | uid | the eviction of this pod is in the journal: its intent is removed |
@@ -50,7 +51,7 @@ from evenkeel.pressure.eviction_steps import (
 from evenkeel.pressure.memory.memory_watch import WatchSettings
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
-PROTOCOL = 1
+PROTOCOL = 2
 SOCKET_NAME = "watch.sock"
 LOCK_NAME = "watch.lock"
 INTENTS_NAME = "watch.intents"
@@ -135,6 +136,16 @@ def pod_from(text: str) -> Pod:
         raise BadMessage(f"a pod cannot be read: {error}") from None
 
 
+def queues_of(message: Message) -> dict[str, int]:
+    """Bytes by UID."""
+    queues = message.get("bytes")
+    if not isinstance(queues, dict) or not all(
+        isinstance(held, int) and not isinstance(held, bool) and held >= 0 for held in queues.values()
+    ):
+        raise BadMessage("bytes must be an object of amounts")
+    return queues
+
+
 # Settings
 
 
@@ -214,7 +225,8 @@ def step_plain(step: Step, key_of: dict[str, str]) -> Message:
     for seen in step.snapshot.pods:
         stats = seen.stats or PodFigures()
         parts = [[one.name, one.memory_working_set_bytes] for one in stats.containers]
-        pods.append([key_of[seen.pod.metadata.uid], stats.memory_working_set_bytes, parts])
+        used, queues = stats.memory_working_set_bytes, stats.socket_queue_bytes
+        pods.append([key_of[seen.pod.metadata.uid], used, parts, queues])
     return {
         "state": state_plain(step.state),
         "time": step.snapshot.time_seconds,
@@ -231,7 +243,7 @@ def step_from(plain: Message, pods: dict[str, Pod]) -> Step:
     try:
         state = state_from(plain["state"])
         memory, in_pods = (None if one is None else _memory(one) for one in plain["node"])
-        seen = tuple(_seen(pods[key], used, parts) for key, used, parts in plain["pods"])
+        seen = tuple(_seen(pods[key], used, parts, queues) for key, used, parts, queues in plain["pods"])
         node = NodeFigures(memory=memory, pods_cgroup_memory=in_pods)
         snapshot = Snapshot(float(plain["time"]), node, seen)
         thresholds = tuple(map(threshold_from, plain["thresholds"]))
@@ -242,9 +254,11 @@ def step_from(plain: Message, pods: dict[str, Pod]) -> Step:
         raise BadMessage(f"a step cannot be read: {error!r}") from None
 
 
-def _seen(pod: Pod, used: int | None, parts: Any) -> PodSnapshot:  # noqa: ANN401
+def _seen(pod: Pod, used: int | None, parts: Any, queues: int | None) -> PodSnapshot:  # noqa: ANN401
     containers = tuple(ContainerFigures(str(name), _amount(amount)) for name, amount in parts)
-    return PodSnapshot(pod, PodFigures(_amount(used), containers=containers))
+    return PodSnapshot(
+        pod, PodFigures(_amount(used), containers=containers, socket_queue_bytes=_amount(queues))
+    )
 
 
 def _memory(pair: Any) -> MemoryFigures:  # noqa: ANN401

@@ -46,6 +46,7 @@ from evenkeel.pressure.watch.messages import (
     frame,
     number_of,
     pod_from,
+    queues_of,
     settings_of,
     targets_from,
     text_of,
@@ -82,6 +83,7 @@ class WatchProcess:
         self._watch: MemoryWatch | None = None
         self._former = -1  # pidfd of the watch that is to be replaced
         self._killed: set[str] = set()  # pods that were killed under former settings
+        self._queues: dict[str, int] = {}  # by UID: bytes in queues of sockets
         self._is_ending = False
         self._is_freezing_victims = has_realtime_budgets()
         self._rested_at = self._collected_at = time.monotonic()
@@ -233,6 +235,10 @@ class WatchProcess:
             self._take_settings(message)
         elif todo == "targets":
             self._take_targets(message)
+        elif todo == "queues":
+            self._queues = queues_of(message)
+            if self._watch is not None:
+                self._watch.count_queues(self._queues)
         elif todo == "emptied":
             if self._watch is not None:
                 self._watch.emptied(text_of(message, "uid"))
@@ -296,6 +302,7 @@ class WatchProcess:
         ending = {target.uid for target in self._targets.pods if target.is_ending}
         noted = {one.uid for one in self._intents.found}
         self._watch.follow(self._targets, ending | noted | self._killed)
+        self._watch.count_queues(self._queues)
 
     def _note_failure(self, error: Exception) -> None:
         if isinstance(error, OSError | EvenkeelError):
