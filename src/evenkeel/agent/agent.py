@@ -338,10 +338,9 @@ class Agent:
 
     async def snapshot(self) -> Mapping[str, object]:
         measured = await self.watches.disk.measured()
-        driver = self.cgroups.driver
-        return live_given(
-            self._view, live_snapshot(self._view, self.cgroups.tree, self._pod_store, driver, measured)
-        )
+        driver, queues = self.cgroups.driver, self.watches.memory.queues
+        seen = live_snapshot(self._view, self.cgroups.tree, self._pod_store, driver, measured, queues)
+        return live_given(self._view, seen)
 
 
 def _applied(now: StoredObject | None, key: DataKey, before: StoredObject | None) -> Applied:

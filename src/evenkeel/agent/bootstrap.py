@@ -53,6 +53,7 @@ from evenkeel.pressure.eviction_recorder import EvictionRecorder, NodeConditions
 from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.memory.memory_pressure import MemoryPressure
 from evenkeel.pressure.memory_stalls import MemoryStalls
+from evenkeel.pressure.socket_queues import SocketQueues
 from evenkeel.pressure.watch_thread import LoopCalls
 from evenkeel.pressure.watches import Watches
 from evenkeel.runtime.interface import Runtime
@@ -138,6 +139,7 @@ def assemble(
     disk = DiskPressure(node, runtime, make_driver, intents, pods, disk_recorder, calls, clock)
     cpu = CpuPressure(node, journal, cgroups, pods, evictions, conditions, events, steps, clock)
     stalls = MemoryStalls(node, journal, cgroups, pods, events, steps, clock)
+    queues = SocketQueues(cgroups, pods, memory.count_queues, events, steps, clock)
     backoff = EvictionBackoff(evicted_or_relieved, journal, pods, evictions, conditions, events, steps, clock)
 
     # Other observers of pods
@@ -153,7 +155,7 @@ def assemble(
     volume_updates = VolumeUpdates(runtime, data, worker.spawn, events, steps)
     cluster_data = ClusterDataCopies(state, data, lambda: cluster_pods.is_joined, worker.spawn)
     cluster_data.take_up(pods)
-    watching = (kernel_events, memory, disk, stalls, prober)
+    watching = (kernel_events, memory, disk, stalls, queues, prober)
     followers = (copies, volume_updates, cluster_data, service_names)
     observers = (*watching, *followers, in_place, desired_pods, workload_controller, cluster_pods)
     pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
@@ -221,7 +223,7 @@ def assemble(
             runtime, lambda: room_at(runtime.images_path), garbage_settings(node.config), events, steps, clock
         ),
         prober=prober,
-        watches=Watches(intents, conditions, memory, disk, cpu, stalls, backoff),
+        watches=Watches(intents, conditions, memory, disk, cpu, stalls, queues, backoff),
         sweeper=sweeper,
         history=history,
         snapshots=snapshots,

@@ -3,7 +3,7 @@
 A live snapshot has the figures of memory, disk and processes on which an eviction would be decided now (E15)."""
 
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.tree import Tree, Version
@@ -24,6 +24,7 @@ from evenkeel.pressure.memory.memory_pressure import MemoryPressure
 from evenkeel.pressure.memory.sampling import MemorySampler, with_parts
 from evenkeel.pressure.memory_stalls import MemoryStalls
 from evenkeel.pressure.protocol import PodRecords
+from evenkeel.pressure.socket_queues import SocketQueues
 from evenkeel.pressure.targets import watch_targets
 
 
@@ -34,6 +35,7 @@ class Watches(NamedTuple):
     disk: DiskPressure
     cpu: CpuPressure
     stalls: MemoryStalls
+    queues: SocketQueues
     backoff: EvictionBackoff
 
     def take_up(self) -> None:
@@ -48,7 +50,7 @@ class Watches(NamedTuple):
 
     def loops(self, version: Version) -> list[Coroutine[object, object, None]]:
         """The loops that run in the event loop until the agent ends."""
-        loops = [self.backoff.run()]
+        loops = [self.backoff.run(), self.queues.run()]
         if version == Version.V2:
             loops.append(self.stalls.run())
         if self.cpu.is_on:
@@ -57,15 +59,22 @@ class Watches(NamedTuple):
 
 
 def live_snapshot(
-    node: NodeView, tree: Tree | None, records: PodRecords, driver: Driver, measured: Measured | None
+    node: NodeView,
+    tree: Tree | None,
+    records: PodRecords,
+    driver: Driver,
+    measured: Measured | None,
+    queues: Mapping[str, int],
 ) -> Snapshot:
-    """Memory is read now. Disk and processes are taken from `measured`."""
+    """Memory is read now. Disk and processes are taken from `measured`. `queues` are the bytes in queues of sockets, by
+    the pod's UID."""
     figures = MemorySampler(node.profile)
     try:
         pods: tuple[PodSnapshot, ...] = ()
         if tree is not None:
             targets = watch_targets(tree, records, driver, node.pods_limits.memory_bytes)
             figures.follow(targets)
+            figures.count_queues(queues)
             _, seen = figures.snapshot(time.monotonic(), is_exact=True)
             of_pod = {target.uid: target for target in targets.pods}
             pods = tuple(with_parts(one, figures.parts(of_pod[one.pod.metadata.uid])) for one in seen.pods)
@@ -101,4 +110,8 @@ def _joined(memory: PodFigures | None, more: PodFigures | None) -> PodFigures | 
         )
         for name in dict.fromkeys((*of_memory, *of_container))
     )
-    return more._replace(memory_working_set_bytes=memory.memory_working_set_bytes, containers=containers)
+    return more._replace(
+        memory_working_set_bytes=memory.memory_working_set_bytes,
+        socket_queue_bytes=memory.socket_queue_bytes,
+        containers=containers,
+    )
