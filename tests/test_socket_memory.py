@@ -65,9 +65,12 @@ class Proc:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "proc"
 
-    def process(self, pid: int, namespace: str, *links: str, table: bytes = TABLE) -> None:
+    def process(
+        self, pid: int, namespace: str, *links: str, table: bytes = TABLE, under_way: int = 0
+    ) -> None:
+        """`under_way` is the number of files that wait in each of its sockets."""
         process = self.path / str(pid)
-        for name in ("ns", "net", "fd"):
+        for name in ("ns", "net", "fd", "fdinfo"):
             (process / name).mkdir(parents=True)
         made = self.path / namespace
         made.touch()
@@ -75,6 +78,8 @@ class Proc:
         (process / "net" / "netlink").write_bytes(table)
         for number, link in enumerate(links):
             (process / "fd" / str(number)).symlink_to(link)
+            told = f"pos:\t0\nflags:\t02000002\nmnt_id:\t10\nino:\t17\nscm_fds: {under_way}\n"
+            (process / "fdinfo" / str(number)).write_text(told)
 
 
 @pytest.fixture
@@ -179,3 +184,23 @@ def test_on_cgroup_v1_buffers_of_tcp_and_udp_count_as_well(tmp_path: Path, proc:
     assert found == {
         "u-web": (HeldMemory("", 50 * MIB, 100 * MIB), (HeldMemory("main", 40 * MIB, 100 * MIB, 64 * MIB),))
     }
+
+
+def test_sockets_that_are_only_under_way_count_for_the_pods_that_have_sent_files(tmp_path: Path, proc: Proc):
+    targets = targets_with(tmp_path, Version.V2)
+    proc.process(10, "host", "socket:[1]", "socket:[2]", "socket:[2]", under_way=3)
+    proc.process(11, "host", "socket:[3]", "/dev/null", under_way=2)
+    found = look(targets, str(proc.path)).pods
+    queued = 8390400 + 8389120
+    assert {uid: held.pod.queue_bytes for uid, held in found.items()} == {
+        "u-batch": queued * 6 // 8,
+        "u-web": queued * 2 // 8,
+    }
+
+
+def test_sockets_of_the_machine_are_not_taken_for_hidden_ones(tmp_path: Path, proc: Proc):
+    targets = targets_with(tmp_path, Version.V2)
+    proc.process(1, "host", "socket:[48213]", "socket:[48214]")
+    for pid in (10, 11):
+        proc.process(pid, "host", "socket:[1]", under_way=1)
+    assert look(targets, str(proc.path)).pods == {}

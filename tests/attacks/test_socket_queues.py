@@ -28,7 +28,7 @@ def assert_limit_holds(agent: Up, name: str, kind: str) -> None:
 
 
 @pytest.mark.req("A19")
-@pytest.mark.parametrize("kind", ["netlink", "replies"])
+@pytest.mark.parametrize("kind", ["netlink", "replies", "hidden"])
 def test_a_limit_holds_for_queues_of_netlink_sockets(agent: Up, kind: str):
     assert_limit_holds(agent, f"hoards-{kind}", kind)
 

@@ -7,7 +7,7 @@ after somebody has written to its limit.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from evenkeel.host.descriptors import open_descriptors
 from evenkeel.host.dying import pids_of
@@ -21,6 +21,7 @@ _NUMBER_BYTES = 64
 _MEMINFO_BYTES = 1 << 14
 _KERNEL_LINES = (b"SUnreclaim:", b"VmallocUsed:")
 _LINK = "socket:["
+_UNDER_WAY = b"scm_fds:"
 
 
 class KernelMemory:
@@ -106,16 +107,58 @@ def sockets_of(
     """The sockets among `wanted`, by inode, that the processes of the cgroup at `directory` have open. One that is only
     on its way through another socket is not found, and neither one that is registered with io_uring."""
     found: dict[int, set[int]] = {}
-    for pid, name in open_descriptors(pids_of(directory), proc, between):
+    for pid, _, inode in _open_sockets(pids_of(directory), proc, between):
+        if inode in wanted:
+            found.setdefault(pid, set()).add(inode)
+    there = _still_there(directory, found)
+    return {inode for pid, inodes in found.items() if pid in there for inode in inodes}
+
+
+def sockets_of_machine(wanted: Collection[int], proc: str = "/proc") -> set[int]:
+    """The sockets among `wanted` that any process has open."""
+    pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+    return {inode for _, _, inode in _open_sockets(pids, proc) if inode in wanted}
+
+
+def files_under_way(directory: str, proc: str = "/proc") -> int:
+    """How many open files wait in Unix sockets that the processes of the cgroup at `directory` have open: sent, and not
+    received yet. 0 if the kernel does not say (before Linux 5.6)."""
+    found: dict[int, dict[int, int]] = {}
+    for pid, name, inode in _open_sockets(pids_of(directory), proc):
+        count = _files_in(f"{proc}/{pid}/fdinfo/{name}")
+        if count:
+            found.setdefault(pid, {})[inode] = count
+    there = _still_there(directory, found)
+    of_socket = {
+        inode: count for pid, counts in found.items() if pid in there for inode, count in counts.items()
+    }
+    return sum(of_socket.values())
+
+
+def _open_sockets(
+    pids: Iterable[int], proc: str, between: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, str, int]]:
+    """Process, number of the descriptor, and inode of each socket that is open."""
+    for pid, name in open_descriptors(pids, proc, between):
         try:
             link = os.readlink(f"{proc}/{pid}/fd/{name}")
         except OSError:
             continue  # it was closed
-        if link.startswith(_LINK) and (inode := int(link[len(_LINK) : -1])) in wanted:
-            found.setdefault(pid, set()).add(inode)
-    # The number of a process that has ended may be another one's by now. One that is still there is the pod's.
-    there = set(pids_of(directory)) if found else set()
-    return {inode for pid, inodes in found.items() if pid in there for inode in inodes}
+        if link.startswith(_LINK):
+            yield pid, name, int(link[len(_LINK) : -1])
+
+
+def _still_there(directory: str, pids: Collection[int]) -> set[int]:
+    """The number of a process that has ended may be another one's by now. One that is still there is the pod's."""
+    return set(pids_of(directory)) if pids else set()
+
+
+def _files_in(fdinfo: str) -> int:
+    try:
+        with open(fdinfo, "rb") as file:
+            return next((int(line[len(_UNDER_WAY) :]) for line in file if line.startswith(_UNDER_WAY)), 0)
+    except (OSError, ValueError):
+        return 0
 
 
 def buffers_bytes(directory: str) -> int:

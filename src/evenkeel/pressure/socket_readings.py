@@ -11,7 +11,13 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.dying import pids_of
 from evenkeel.host.memory_figures import CgroupMemory
 from evenkeel.host.psi import read_if_there
-from evenkeel.host.socket_memory import NetlinkQueues, buffers_bytes, sockets_of
+from evenkeel.host.socket_memory import (
+    NetlinkQueues,
+    buffers_bytes,
+    files_under_way,
+    sockets_of,
+    sockets_of_machine,
+)
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.socket_queues import HeldMemory
 from evenkeel.pressure.targets import PodTarget, WatchTargets
@@ -39,9 +45,14 @@ def look(targets: WatchTargets, proc: str = "/proc") -> Look:
     queues = _netlink(targets.pods, proc)
     is_v1 = targets.version == Version.V1
     is_any = is_v1 and buffers_bytes(targets.directory) >= LEAST_BYTES
+    sockets: dict[str, set[int]] = {}  # of each container, by its directory
+    for target in targets.pods if queues else ():
+        for _, directory in target.containers:
+            sockets[directory] = sockets_of(directory, queues, proc)
+    hidden = _under_way(sockets, queues, proc)
     found = {}
     for target in targets.pods if queues or is_any else ():
-        held = _held(target, queues, targets.version, proc)
+        held = _held(target, sockets, queues, hidden, targets.version)
         if held.pod.queue_bytes:
             found[target.uid] = held
     return Look(found, time.thread_time() - began)
@@ -58,21 +69,45 @@ def _netlink(pods: Iterable[PodTarget], proc: str) -> Mapping[int, int]:
     return tables.held if tables.total_bytes >= LEAST_BYTES else {}
 
 
-def _held(target: PodTarget, queues: Mapping[int, int], version: Version, proc: str) -> PodHeld:
+def _under_way(sockets: Mapping[str, set[int]], queues: Mapping[int, int], proc: str) -> Mapping[str, int]:
+    """By the directory of the container: its part of the queues that no process has open. A container hides a socket by
+    sending it to itself. The kernel does not say which one is on its way where, only how many: so they are divided."""
+    nobodys = queues.keys() - set().union(*sockets.values())
+    if sum(queues[inode] for inode in nobodys) < LEAST_BYTES:
+        return {}
+    nobodys -= sockets_of_machine(nobodys, proc)
+    hidden = sum(queues[inode] for inode in nobodys)
+    counts = (
+        {directory: files_under_way(directory, proc) for directory in sockets}
+        if hidden >= LEAST_BYTES
+        else {}
+    )
+    together = sum(counts.values())
+    return {directory: hidden * count // together for directory, count in counts.items() if count}
+
+
+def _held(
+    target: PodTarget,
+    sockets: Mapping[str, set[int]],
+    queues: Mapping[int, int],
+    hidden: Mapping[str, int],
+    version: Version,
+) -> PodHeld:
     """A socket that several containers have open counts for each of them, and once for the pod."""
     inodes: set[int] = set()
+    under_way = 0
     containers = []
     for name, directory in target.containers:
-        own = sockets_of(directory, queues, proc) if queues else set()
+        own, sent = sockets.get(directory, set()), hidden.get(directory, 0)
         inodes |= own
-        containers.append(_memory(name, directory, own, queues, version))
-    return PodHeld(_memory("", target.directory, inodes, queues, version), tuple(containers))
+        under_way += sent
+        containers.append(_memory(name, directory, sum(queues[inode] for inode in own) + sent, version))
+    whole = sum(queues[inode] for inode in inodes) + under_way
+    return PodHeld(_memory("", target.directory, whole, version), tuple(containers))
 
 
-def _memory(
-    container: str, directory: str, inodes: Iterable[int], queues: Mapping[int, int], version: Version
-) -> HeldMemory:
-    queued = sum(queues[inode] for inode in inodes)
+def _memory(container: str, directory: str, netlink_bytes: int, version: Version) -> HeldMemory:
+    queued = netlink_bytes
     if version == Version.V1:
         queued += buffers_bytes(directory)
     if not queued:

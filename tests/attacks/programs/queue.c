@@ -2,6 +2,7 @@
  * what the kernel says of these sockets, and `done`. Holds them. KIND is
  *
  *   netlink   messages to itself (NETLINK_USERSOCK), each large
+ *   hidden    the same, and each socket is sent to itself and closed, so that it is only under way
  *   replies   answers of the kernel to small requests (NETLINK_ROUTE)
  *   udp       datagrams over loopback
  *   tcp       connections over loopback */
@@ -21,9 +22,10 @@
 #define SO_MEMINFO 55
 #endif
 
-enum { MESSAGE = 60 << 10, ASKED = 64 << 20, WORDS = 9, READ = 0, WRITTEN = 2, MOST_PAIRS = 1 << 16 };
+enum { MESSAGE = 60 << 10, ASKED = 64 << 20, WORDS = 9, READ = 0, WRITTEN = 2, MOST_PAIRS = 1 << 16, SENT = 8 };
 
 static long long held; /* bytes, as the kernel counts them */
+static int last;       /* netlink socket that was made */
 
 static void count(int socket)
 {
@@ -53,7 +55,31 @@ static int netlink(void)
     while (sendto(made, text, sizeof text, MSG_DONTWAIT, (struct sockaddr *)&self, sizeof self) > 0)
         ;
     count(made);
+    last = made;
     return 0;
+}
+
+static int hidden(void)
+{
+    static int ways[2] = {-1, -1}, sent;
+    int made = -1;
+    if (sent % SENT == 0 && socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ways))
+        return -1;
+    sent++;
+    if (netlink())
+        return -1;
+    made = last;
+    char control[CMSG_SPACE(sizeof made)] = {0}, byte = 0;
+    struct iovec text = {&byte, 1};
+    struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof made);
+    memcpy(CMSG_DATA(rights), &made, sizeof made);
+    if (sendmsg(ways[0], &message, MSG_DONTWAIT) < 0)
+        return -1;
+    return close(made);
 }
 
 static int replies(void)
@@ -127,6 +153,7 @@ int main(int arguments_count, char **arguments)
     const char *kind = arguments_count > 2 ? arguments[1] : "";
     long long most = arguments_count > 2 ? atoll(arguments[2]) << 20 : 0;
     int (*fill)(void) = !strcmp(kind, "netlink") ? netlink
+                        : !strcmp(kind, "hidden")  ? hidden
                         : !strcmp(kind, "replies") ? replies
                         : !strcmp(kind, "udp")     ? udp
                                                    : tcp;
