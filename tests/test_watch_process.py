@@ -348,6 +348,41 @@ def test_a_watch_that_closes_its_socket_and_hangs_is_killed_and_replaced(node):
             first.kill()
 
 
+# A watch that holds the lock and hangs, and that nobody finds by its socket.
+HIDDEN = """
+import fcntl, os, signal, sys
+from evenkeel.pressure.watch.messages import LOCK_NAME
+
+lock = os.open(os.path.join(sys.argv[1], LOCK_NAME), os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("holds", flush=True)
+signal.pause()
+"""
+
+
+def test_a_new_agent_kills_a_watch_that_holds_the_lock_and_does_not_listen(node, monkeypatch):
+    """An agent before it lost it in its end, or its socket was removed. Else nothing would watch memory any more."""
+    monkeypatch.setattr("evenkeel.pressure.watch.watch_link._PAUSES_SECONDS", (0.0, 0.01, 0.02))
+
+    async def story(hidden: "subprocess.Popen[bytes]") -> None:
+        link = node.link()
+        assert await link.find() is None
+        link.open()
+        await there(link)
+        assert hidden.wait() == -signal.SIGKILL
+        assert node.news == [f"the watch over memory, process {hidden.pid}, does not listen and is replaced"]
+        await link.close(end=True)
+
+    command = [sys.executable, "-c", HIDDEN, str(node.state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as hidden:
+        try:
+            assert hidden.stdout is not None
+            assert hidden.stdout.readline() == b"holds\n"
+            run(story(hidden))
+        finally:
+            hidden.kill()
+
+
 def test_one_of_another_version_is_replaced_by_one_that_has_its_targets_before(node, monkeypatch):
     async def story() -> None:
         link = node.link()

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from evenkeel.pressure.watch.messages import SOCKET_NAME as WATCH_SOCKET
+from evenkeel.runtime.process.supervisor_protocol import SOCKET_NAME
 from tests.attacks.hostile import PATIENCE_SECONDS, not_ready
 from tests.kernel.agents import MakeUp, Up, first_of, is_alive, pod
 from tests.kernel.waiting import eventually
@@ -89,6 +91,23 @@ def test_a_new_agent_answers_though_the_supervisor_hangs(up: MakeUp):
         agent.await_phase("stays", "Running")
         assert agent.restarts("stays") == 0
         assert first_of(agent.container("stays")) == pids["stays"]
+
+
+def test_a_new_agent_finds_its_pods_though_the_sockets_of_its_processes_were_removed(up: MakeUp):
+    agent = up("--eviction-hard=memory.available<1Mi")
+    agent.start(stop_pods=False)
+    pids = running(agent, "stays")
+    supervisor, watch = agent.supervisor_pid(), agent.await_watch()
+    agent.kill()
+    for name in (SOCKET_NAME, WATCH_SOCKET):
+        (agent.state / name).unlink()
+    agent.start()
+    agent.await_phase("stays", "Running", within_seconds=HUNG_SECONDS)
+    assert agent.restarts("stays") == 0
+    assert first_of(agent.container("stays")) == pids["stays"]
+    eventually(lambda: is_ready(agent), within_seconds=2 * HUNG_SECONDS)
+    assert agent.supervisor_pid() != supervisor
+    assert agent.await_watch() != watch
 
 
 def test_an_agent_ends_with_its_pods_though_the_supervisor_hangs(up: MakeUp):

@@ -1,22 +1,27 @@
 """The agent's side of its helper processes, which outlive it: the supervisor of containers and the watch over memory.
 
-Each listens on a socket in the state directory. The agent connects to the one that runs, or starts one.
+Each listens on a socket in the state directory, and holds a lock there. The agent connects to the one that runs, or
+starts one.
 """
 
 import asyncio
 import os
+import signal
 import socket
 import struct
 from contextlib import suppress
 
 _CREDENTIALS = struct.Struct("3i")
+_GONE_SECONDS = 10.0  # after a kill: a process that is still there waits for a device
 
 
 def connected_to(state: str, name: str, kind: socket.SocketKind) -> tuple[socket.socket, int] | None:
     """Connects to the process that listens on the socket `name` in the state directory. Returns the connection and the
-    number of that process; None if none runs. Raises OSError if there is no such directory."""
+    number of that process; None if none runs, or if it has not accepted many connections before this one. Raises
+    OSError if there is no such directory."""
     directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     client = socket.socket(socket.AF_UNIX, kind)
+    client.setblocking(False)  # else the kernel lets us wait until a process that hangs accepts
     try:
         client.connect(f"/proc/self/fd/{directory}/{name}")  # a path to a socket may be 107 bytes long
     except OSError:
@@ -26,6 +31,30 @@ def connected_to(state: str, name: str, kind: socket.SocketKind) -> tuple[socket
         os.close(directory)
     credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return client, _CREDENTIALS.unpack(credentials)[0]  # the number of the listening process
+
+
+async def kill_holder(state: str, lock: str) -> int | None:
+    """Kills the process that holds the file `lock` in the state directory locked, and waits until it is gone. For one
+    that cannot be reached by its socket: it hangs, or the socket was removed. Returns its number; None if no process
+    was found, or if it does not end."""
+    try:
+        there = os.stat(os.path.join(state, lock))
+    except OSError:
+        return None
+    for pid in _lock_holders():
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            continue  # it has ended
+        try:
+            if pid != os.getpid() and _has_open(pid, there):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                return pid if await is_gone(pidfd, _GONE_SECONDS) else None
+        except OSError:
+            continue
+        finally:
+            os.close(pidfd)
+    return None
 
 
 async def is_gone(pidfd: int, seconds: float) -> bool:
@@ -60,3 +89,24 @@ def reap_later(pid: int) -> None:
             os.waitpid(pid, os.WNOHANG)
 
     loop.add_reader(descriptor, ended)
+
+
+def _lock_holders() -> list[int]:
+    """The processes that hold a lock of flock(2), on any file. How the kernel names a file depends on its
+    filesystem."""
+    found = []
+    with suppress(OSError), open("/proc/locks", encoding="ascii", errors="replace") as file:
+        for line in file:
+            fields = line.split()  # one that waits for the lock has an arrow before the kind
+            if len(fields) > 4 and fields[1] == "FLOCK" and fields[4].isdecimal():
+                found.append(int(fields[4]))
+    return found
+
+
+def _has_open(pid: int, there: os.stat_result) -> bool:
+    directory = f"/proc/{pid}/fd"
+    for name in os.listdir(directory):
+        with suppress(OSError):
+            if os.path.samestat(os.stat(f"{directory}/{name}"), there):
+                return True
+    return False

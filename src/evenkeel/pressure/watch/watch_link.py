@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine
 
 import evenkeel
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.helper_process import kill_holder
 from evenkeel.host.ticks import next_tick
-from evenkeel.pressure.watch.messages import PROTOCOL, Message
+from evenkeel.pressure.watch.messages import LOCK_NAME, PROTOCOL, Message
 from evenkeel.pressure.watch.watch_connection import WatchConnection, WatchLost, existing, started
 
 _HELLO_SECONDS = 15.0  # for a watch that runs
@@ -23,6 +24,10 @@ _HUNG_SECONDS = 15.0
 _ABSENT_SECONDS = 3.0
 # The pauses grow: a watch that ends at once must not be started too often.
 _PAUSES_SECONDS = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 4.0)
+
+
+class _Busy(WatchLost):
+    """Another watch holds the lock."""
 
 
 class WatchLink:
@@ -120,6 +125,8 @@ class WatchLink:
             self.connection.close()
 
     async def _start(self, former: WatchConnection | None) -> None:
+        """Raises _Busy if another watch holds the lock all the time, and EvenkeelError."""
+        is_busy = False
         for pause in _PAUSES_SECONDS:
             await asyncio.sleep(pause)
             replaced = former if former is not None and former.is_open else None
@@ -128,7 +135,8 @@ class WatchLink:
             connection = WatchConnection(*started(self._state, replaced.pid if replaced else 0), self._take)
             try:
                 hello = await self._installed(connection, replaced)
-            except WatchLost:
+            except WatchLost as error:
+                is_busy = isinstance(error, _Busy)
                 await connection.kill()
                 if replaced is None or not replaced.is_open:
                     self._on_lost()  # it may have had targets, and no other watch had them
@@ -138,6 +146,8 @@ class WatchLink:
             self._use(connection, hello)
             self._attend(connection)
             return
+        if is_busy:
+            raise _Busy
         raise EvenkeelError(
             f"the watch over memory cannot be started for {self._state}",
             hint=f"{self._state}/watch.log may say why",
@@ -148,7 +158,7 @@ class WatchLink:
         Raises WatchLost."""
         hello = await connection.hello(_STARTED_SECONDS)
         if hello.get("event") != "hello":
-            raise WatchLost  # another one is about to end
+            raise _Busy  # another one is about to end
         self._introduce(connection)
         self._next = connection
         if former is not None:
@@ -214,11 +224,27 @@ class WatchLink:
                         self._on_lost()
                         lost = None
                     await self._start(former)
+            except _Busy:
+                await self._reveal()
             except (EvenkeelError, OSError) as error:
                 self._on_news(str(error))
                 await asyncio.sleep(_PAUSES_SECONDS[-1])
             else:
                 return
+
+    async def _reveal(self) -> None:
+        """Another watch holds the lock for long. If it does not listen, nobody can speak to it: an agent before this
+        one may have lost it in its end, or its socket was removed. It is killed."""
+        if (found := existing(self._state)) is not None:
+            found[0].close()  # it listens by now: it was just starting
+            return
+        pid = await kill_holder(self._state, LOCK_NAME)
+        if pid is None:
+            self._on_news("another watch over memory holds the lock, and cannot be found or killed")
+            await asyncio.sleep(_PAUSES_SECONDS[-1])
+        else:
+            self._on_news(f"the watch over memory, process {pid}, does not listen and is replaced")
+            self._on_lost()
 
     def _keep(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable
 
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.host.helper_process import connected_to, is_gone, reap_later
+from evenkeel.host.helper_process import connected_to, is_gone, kill_holder, reap_later
 from evenkeel.host.protection import small_command
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.process.supervisor_protocol import (
+    LOCK_NAME,
     SOCKET_NAME,
     VERSION,
     BadMessage,
@@ -30,6 +31,7 @@ _STARTED_SECONDS = 60.0  # for a supervisor that was just started, on a busy mac
 _GONE_SECONDS = 5.0  # after the kill: if it is still there, it waits for a device and holds its lock
 # The pauses grow: a supervisor that ends at once must not be started too often.
 _TRY_AGAIN_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+_HIDDEN_TRIES = 6  # so often another one may hold the lock and not listen yet
 
 
 class SupervisorLost(EvenkeelError):
@@ -199,9 +201,10 @@ async def connected(
 ) -> tuple[SupervisorConnection, Message]:
     """Connects to the supervisor of the state directory, and starts one if none runs. Returns its first message too.
 
-    A supervisor that hangs, or that has an older version, is killed first. The next supervisor adopts its containers.
+    A supervisor that hangs, or that has an older version, is killed first. So is one that holds the lock and does not
+    listen, because its socket was removed. The next supervisor adopts its containers.
     """
-    for pause in _TRY_AGAIN_SECONDS:
+    for number, pause in enumerate(_TRY_AGAIN_SECONDS, 1):
         existing = connected_to(state, SOCKET_NAME, socket.SOCK_SEQPACKET)
         client, pid = existing or _started(state)
         connection = SupervisorConnection(client, pid, on_event)
@@ -230,6 +233,8 @@ async def connected(
                 on_lost()
             return connection, hello
         connection.close()
+        if number == _HIDDEN_TRIES:
+            await kill_holder(state, LOCK_NAME)
         await asyncio.sleep(pause)
     raise EvenkeelError(
         f"the supervisor of containers cannot be started for {state}",
