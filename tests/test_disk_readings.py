@@ -1,6 +1,8 @@
 """Disk usage of pods: when it is measured, and the garbage that is removed before a pod is evicted."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,12 @@ import pytest
 from evenkeel.api.config import Profile
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.scalars import Amount
+from evenkeel.host.disk_usage import Walk
 from evenkeel.policy.eviction.decide import Decision, Reclaim
 from evenkeel.policy.eviction.snapshot import FilesystemFigures, NodeFigures, PodFigures, PodSnapshot
 from evenkeel.policy.eviction.thresholds import parse_thresholds
 from evenkeel.policy.eviction.usage import Resource, usage
+from evenkeel.pressure.disk import disk_readings
 from evenkeel.pressure.disk.disk_readings import DiskTargets, NodeReading, Storage, nearest_limit
 from evenkeel.pressure.disk.garbage_collection import Collected, Collector, GarbageCollection, PendingDisk
 from evenkeel.pressure.targets import PodTarget
@@ -281,6 +285,97 @@ def test_a_walk_that_takes_too_long_gives_what_is_known(paths):
     assert whole.is_whole
     again = measuring.measure(one, until=clock.now + 0.5)
     assert again.used_bytes == whole.used_bytes  # the larger of the two
+
+
+class Hiding:
+    """A pod that moves its volume `scratch` away whenever somebody wants to look into it, unless it is frozen."""
+
+    def __init__(
+        self, paths: StatePaths, monkeypatch: pytest.MonkeyPatch, *, mib: int = 64, can_be_frozen: bool = True
+    ) -> None:
+        self.clock = Clock()
+        self.froze = 0
+        self._can_be_frozen = can_be_frozen
+        self._is_frozen = False
+        self._hides = paths.volume("u1", "scratch")
+        write(Path(self._hides) / "deep" / "big", mib)
+        hiding = self
+
+        class MissingWalk(Walk):
+            def advance(self, entries: int) -> int:
+                if self.is_of_volume and not hiding._is_frozen and not self.is_done:
+                    self.missed += 1
+                    self.close()
+                    return 1
+                hiding.clock.now += 0.1
+                return super().advance(entries)
+
+            def __init__(self, path: str) -> None:
+                self.is_of_volume = path == hiding._hides
+                super().__init__(path)
+
+        monkeypatch.setattr(disk_readings, "Walk", MissingWalk)
+        self.storage = Storage(
+            lambda pod: base_runtime.directories_of(pod, layers_of(pod, paths), paths),
+            0,
+            lambda: None,
+            self.clock,
+            lambda: 0.0,
+            self.frozen,
+        )
+
+    @contextmanager
+    def frozen(self, one: PodTarget) -> Iterator[bool]:
+        assert one.uid == "u1"
+        self.froze += self._can_be_frozen
+        self._is_frozen = self._can_be_frozen
+        yield self._can_be_frozen
+        self._is_frozen = False
+
+
+@pytest.mark.req("B12")
+def test_a_pod_that_hides_directories_from_the_walk_is_walked_while_it_is_frozen(paths, monkeypatch):
+    hiding = Hiding(paths, monkeypatch)
+    one = target(pod_of())
+    hiding.storage.follow([one])
+    found = hiding.storage.measure(one)
+    assert (found.missed, hiding.froze) == (0, 1)
+    assert found.volumes["scratch"].used_bytes >= 68 * MIB
+    # It is not frozen again at once, and what was found counts until then.
+    assert hiding.storage.measure(one, until=hiding.clock.now + 10).used_bytes == found.used_bytes
+    assert hiding.froze == 1
+    hiding.clock.now += 60
+    assert hiding.storage.measure(one, until=hiding.clock.now + 10).used_bytes == found.used_bytes
+    assert hiding.froze == 2
+
+
+def test_a_pod_that_hides_directories_is_frozen_only_if_it_could_have_reached_its_limit(paths, monkeypatch):
+    hiding = Hiding(paths, monkeypatch, mib=1)
+    one = target(pod_of())
+    hiding.storage.follow([one])
+    hiding.storage.saw(FilesystemFigures(available_bytes=Amount(1000 * MIB)))
+    hiding.storage.measure(one)
+    assert hiding.froze == 1  # nothing was known of it before
+    hiding.clock.now += 60
+    hiding.storage.measure(one)
+    assert hiding.froze == 1
+    hiding.storage.saw(FilesystemFigures(available_bytes=Amount(900 * MIB)))
+    hiding.storage.measure(one)
+    assert hiding.froze == 2
+
+
+def test_a_pod_that_hides_directories_stays_under_suspicion_where_it_cannot_be_frozen(paths, monkeypatch):
+    hiding = Hiding(paths, monkeypatch, can_be_frozen=False)
+    one = target(pod_of())
+    measuring = hiding.storage
+    measuring.follow([one])
+    measuring.saw(FilesystemFigures(available_bytes=Amount(1000 * MIB)))
+    assert measuring.measure(one).missed == 1
+    measuring.saw(FilesystemFigures(available_bytes=Amount(900 * MIB)))
+    for _ in range(3):
+        hiding.clock.now += 5
+        assert measuring.due() == one
+        assert measuring.measure(one).missed == 1
 
 
 # Removing

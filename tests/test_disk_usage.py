@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,40 @@ def test_depth_costs_no_descriptors(tmp_path: Path):
     subprocess.run(["rm", "-rf", str(tmp_path)], check=True)
 
 
+def test_depth_costs_no_memory_where_nothing_is_left_to_do_on_the_way_up(tmp_path: Path):
+    """A container can make directories a million levels deep, and the agent's memory is not its own."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for depth in range(4000):
+        os.mkdir("d", dir_fd=descriptor)
+        if depth % 1000 == 0:
+            os.mkdir("beside", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    walk = Walk(str(tmp_path))
+    tracemalloc.start()
+    try:
+        while not walk.is_done:
+            assert walk.advance(100) <= 100
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (walk.usage.inodes, walk.is_whole, walk.missed) == (4004, True, 0)
+    assert most < 100_000
+    subprocess.run(["rm", "-rf", str(tmp_path)], check=True)
+
+
+def test_a_directory_that_has_another_name_by_then_is_missed(tmp_path: Path):
+    write(tmp_path / "first" / "file", 100_000)
+    walk = Walk(str(tmp_path))
+    walk.advance(1)
+    (tmp_path / "first").rename(tmp_path / "second")
+    while not walk.is_done:
+        walk.advance(1)
+    assert (walk.usage.inodes, walk.missed) == (1, 1)
+
+
 def test_a_slice_is_as_large_as_asked_for_and_all_of_them_are_the_whole(tmp_path: Path):
     for number in range(100):
         write(tmp_path / f"d{number % 10}" / str(number), 10)
@@ -133,20 +168,23 @@ def test_directories_that_are_moved_all_the_time_hide_nothing_beside_them(tmp_pa
 
 def test_a_directory_moved_away_deep_below_is_admitted_and_what_is_above_is_counted(tmp_path: Path):
     tree = tmp_path / "tree"
-    names = [f"d{number}" for number in range(80)]
-    write(tree.joinpath(*names) / "file", 10)
+    names = [f"d{number}" for number in range(100)]
+    write(tree.joinpath(*names) / "file", 20_000_000)
+    for depth in range(100):  # the walk comes back to all of these, except where it meets the deep one last
+        for number in range(5):
+            tree.joinpath(*names[:depth], f"s{number}").mkdir()
     for number in range(10):  # some of them come after the deep one, in any order
         write(tree / f"a{number}" / "above", 100_000)
     walk, is_moved = Walk(str(tree)), False
     while not walk.is_done:
         walk.advance(1)
-        # It is deeper than that directory then, which is deeper than those that stay open.
-        if not is_moved and walk.usage.inodes >= 88:
-            tree.joinpath(*names[:60]).rename(tmp_path / "elsewhere")
+        # It is at the bottom then, deeper than that directory, which is deeper than those that stay open.
+        if not is_moved and walk.usage.used_bytes >= 20_000_000:
+            tree.joinpath(*names[:80]).rename(tmp_path / "elsewhere")
             is_moved = True
     assert is_moved
     assert not walk.is_whole
-    assert walk.usage.used_bytes >= 1_000_000
+    assert walk.usage.used_bytes >= 21_000_000
 
 
 @alone

@@ -3,8 +3,13 @@
 The directories belong to containers, and a container may put anything there. Symlinks are counted and not followed,
 mounts are not entered, and a file with several names is counted once. A container may move directories during a walk,
 and the walk would not find its way back. So the directories of the first levels stay open. Deeper levels need no more
-descriptors: on the way up, the walk opens `..` and checks that it is the directory it came from. Blocks are counted,
-not lengths: a file may be large and have few blocks."""
+descriptors: on the way up, the walk opens `..` and checks that it is the directory it came from. It comes back only to
+directories in which something is left to do, and remembers no others: a container can make directories a million levels
+deep. Blocks are counted, not lengths: a file may be large and have few blocks.
+
+A directory that is renamed between the reading of its name and its opening is not found. A container that does so all
+the time hides it from every walk. `missed` says how many were not found.
+"""
 
 import ctypes
 import os
@@ -53,11 +58,12 @@ class Walk:
 
     def __init__(self, path: str) -> None:
         self.is_whole = True  # False: not everything was counted
+        self.missed = 0  # directories that were gone, or had another name, when they were to be entered
         self._bytes = 0
         self._inodes = 0
         self._linked: set[int] = set()  # inodes with several names that were counted
         self._pending = 0  # directories still to be entered
-        self._above: list[_Level] = []  # the directories above the present one
+        self._above: list[_Level] = []  # the directories above the present one that the walk comes back to
         self._level: _Level | None = None
         self._device = 0
         try:
@@ -121,45 +127,79 @@ class Walk:
         try:
             inside = _Level(os.open(name, _OPEN, dir_fd=level.descriptor))
         except OSError:
-            return  # gone, or no directory any more
+            self.missed += 1  # gone, or no directory any more
+            return
         if inside.device != self._device:
             inside.close()
             return
-        if len(self._above) >= _KEPT_LEVELS:
+        if level.directories:
+            self._above.append(level)
+            if len(self._above) > _KEPT_LEVELS:
+                level.close()
+        else:
             level.close()
-        self._above.append(level)
+            if self._above:
+                self._above[-1].below += 1
         self._level = inside
 
     def _ascend(self, level: "_Level") -> None:
-        self._level = None
-        while self._above and self._level is None:
-            above = self._above.pop()
-            if above.is_open or above.reopen(level):
-                self._level = above
-            else:  # a directory was moved while the walk was inside it, and the way goes on from one that is open
+        """Goes up to the nearest directory that is open, or one level towards the nearest one that is not."""
+        if not self._above:
+            self._level = None
+        elif self._above[-1].is_open:
+            self._level = self._above.pop()
+        else:
+            self._level = self._one_up(level)
+        level.close()
+
+    def _one_up(self, level: "_Level") -> "_Level | None":
+        try:
+            up = _Level(os.open("..", _OPEN, dir_fd=level.descriptor))
+        except OSError:
+            up = None
+        above = self._above[-1]
+        if up is not None and above.below:
+            above.below -= 1
+            up.is_read = True  # nothing is left to do in it
+            return up
+        try:
+            while self._above:
+                above = self._above.pop()
+                if above.is_open:
+                    return above
+                if up is not None and above.is_same(up):
+                    above.take(up)
+                    return above
+                # A directory was moved while the walk was inside it. The way goes on from one that is open.
                 self.is_whole = False
                 self._pending -= len(above.directories)
-        level.close()
+        finally:
+            if up is not None:
+                up.close()
+        return None
 
 
 class _Level:
     """A directory of the walk. All its entries are read before one of them is entered."""
 
+    __slots__ = ("_entries", "below", "descriptor", "device", "directories", "inode", "is_read")
+
     def __init__(self, descriptor: int) -> None:
         """Takes over the descriptor."""
         seen = os.fstat(descriptor)
         self.descriptor = descriptor
-        self.device, self._inode = seen.st_dev, seen.st_ino
-        self.directories: list[str] = []
+        self.device, self.inode = seen.st_dev, seen.st_ino
+        self.directories: list[str] = []  # still to be entered
+        self.below = 0  # levels between this one and the next one below that the walk comes back to, or is in
+        self.is_read = False
         self._entries: Any = None  # of os.scandir, whose type has no public name
-        self._is_read = False
 
     @property
     def is_open(self) -> bool:
         return self.descriptor >= 0
 
     def next_entry(self) -> "os.DirEntry[str] | None":
-        if self._is_read:
+        if self.is_read:
             return None
         try:
             if self._entries is None:
@@ -168,20 +208,15 @@ class _Level:
         except OSError:
             entry = None
         if entry is None:
-            self._entries, self._is_read = None, True
+            self._entries, self.is_read = None, True
         return entry
 
-    def reopen(self, below: "_Level") -> bool:
-        try:
-            descriptor = os.open("..", _OPEN, dir_fd=below.descriptor)
-        except OSError:
-            return False
-        seen = os.fstat(descriptor)
-        if (seen.st_dev, seen.st_ino) != (self.device, self._inode):
-            os.close(descriptor)
-            return False
-        self.descriptor = descriptor
-        return True
+    def is_same(self, other: "_Level") -> bool:
+        return (self.device, self.inode) == (other.device, other.inode)
+
+    def take(self, other: "_Level") -> None:
+        """Takes over the descriptor of the other one, which is the same directory."""
+        self.descriptor, other.descriptor = other.descriptor, -1
 
     def close(self) -> None:
         if self._entries is not None:

@@ -3,12 +3,14 @@
 A walk through directories is expensive. So a pod is walked when a decision needs it. Between decisions it is walked at
 once only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left.
 Else it is walked now and then. A pod whose walk takes much of the CPU is walked more rarely. A pod can make its walk
-expensive on purpose, so one that could have reached its limit waits less for it.
+expensive on purpose, so one that could have reached its limit waits less for it. A pod can also rename directories all
+the time, so that a walk misses them. Where that could matter it is walked once more, while it is frozen.
 """
 
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from evenkeel.api.config import Profile
 from evenkeel.api.pod import Pod
@@ -38,6 +40,8 @@ _LEAST_SECONDS = 1.0
 _MOST_SECONDS = 20.0
 _COST_SHARE = 0.01  # share of a CPU for the walks of one pod
 _SUSPECTS_SHARE = 0.1  # and for those of all pods together that could have reached a limit
+_FROZEN_SECONDS = 1.0  # for which a pod is frozen at most while it is walked
+_FROZEN_SHARE = 0.1  # of its time
 
 
 class Measured(NamedTuple):
@@ -57,6 +61,7 @@ class PodDisk(NamedTuple):
     at: float
     cpu_seconds: float  # of the walk
     spent_bytes: int  # all bytes that the filesystem had lost until then
+    missed: int = 0  # directories that were gone, or had another name, when the walk came to them
 
     @property
     def used_bytes(self) -> int:
@@ -82,7 +87,8 @@ class PodDisk(NamedTuple):
 
 
 class Storage:
-    """For one thread. `between` is called between two slices of a walk, so that more urgent work need not wait."""
+    """For one thread. `between` is called between two slices of a walk, so that more urgent work need not wait.
+    `frozen` keeps a pod frozen until it is left, and yields whether it could."""
 
     def __init__(
         self,
@@ -91,12 +97,15 @@ class Storage:
         between: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
+        frozen: Callable[[PodTarget], AbstractContextManager[bool]] = lambda _: nullcontext(False),
     ) -> None:
         self._directories = directories
         self._device = device
         self._between = between
         self._clock = clock
         self._cpu_clock = cpu_clock
+        self._frozen = frozen
+        self._not_frozen_before: dict[str, float] = {}  # by UID
         self._known: dict[str, PodDisk] = {}  # by UID
         self._limited: dict[str, tuple[PodTarget, int]] = {}  # by UID, with the nearest limit
         self._spent_bytes = 0
@@ -121,6 +130,7 @@ class Storage:
         for uid in [uid for uid in self._known if uid not in current]:
             # The bytes that it has freed may have hidden bytes that other pods used.
             self._spent_bytes += self._known.pop(uid).used_bytes
+            self._not_frozen_before.pop(uid, None)
 
     @property
     def has_limits(self) -> bool:
@@ -161,32 +171,61 @@ class Storage:
     def measure(self, target: PodTarget, until: float | None = None) -> PodDisk:
         """Walks the pod now. After `until` the walk stops, and the bytes counted so far are used. The former result is
         used instead if it is larger."""
+        before = self._known.get(target.uid)
+        disk = self._measured(target, until)
+        if disk.missed and self._clock() >= self._not_frozen_before.get(target.uid, 0.0):
+            _, limit = self._limited.get(target.uid, (target, None))
+            could_exceed = limit is not None and (before is None or self._is_suspect(before, limit))
+            if could_exceed or until is not None:
+                disk = self._measured_frozen(target, disk)
+        if before is not None and disk.missed:
+            # It may have hidden all that it wrote, so it stays under suspicion.
+            disk = disk._replace(spent_bytes=before.spent_bytes)
+        is_partial = not disk.is_whole or disk.missed > 0
+        if is_partial and before is not None and before.used_bytes > disk.used_bytes:
+            disk = before._replace(at=disk.at)
+        self._known[target.uid] = disk
+        return disk
+
+    def _measured(self, target: PodTarget, until: float | None) -> PodDisk:
         began = self._cpu_clock()
         directories = self._directories(target.pod)
-        is_whole = True
+        is_whole, missed = True, 0
         found: list[dict[str, Usage]] = []
         for part in (directories.layers, directories.logs, directories.volumes):
             usages: dict[str, Usage] = {}
             for name, path in part:
-                usage, is_complete = self._walked(path, until)
-                usages[name] = usages.get(name, _NOTHING).plus(usage)
-                is_whole &= is_complete
+                walk = self._walked(path, until)
+                usages[name] = usages.get(name, _NOTHING).plus(walk.usage)
+                is_whole &= walk.is_whole
+                missed += walk.missed
             found.append(usages)
         layers, logs, volumes = found
         for name, directory in target.containers:
             held = self._unlinked(directory)
             if held.inodes:
                 layers[name] = layers.get(name, _NOTHING).plus(held)
-        now = self._clock()
         used = self._cpu_clock() - began
-        disk = PodDisk(layers, logs, volumes, is_whole, now, used, self._spent_bytes)
-        before = self._known.get(target.uid)
-        if not is_whole and before is not None and before.used_bytes > disk.used_bytes:
-            disk = before._replace(at=now)
-        self._known[target.uid] = disk
+        return PodDisk(layers, logs, volumes, is_whole, self._clock(), used, self._spent_bytes, missed)
+
+    def _measured_frozen(self, target: PodTarget, disk: PodDisk) -> PodDisk:
+        """Walks the pod while it is frozen. The first processes to be frozen may wait for the last ones, so it is
+        walked again as long as something is missed. Returns `disk` if the pod cannot be frozen, or if a walk found no
+        more than that."""
+        with self._frozen(target) as is_frozen:
+            began = now = self._clock()
+            while is_frozen and now < began + _FROZEN_SECONDS:
+                found = self._measured(target, began + _FROZEN_SECONDS)
+                now = found.at
+                if not found.missed or found.used_bytes > disk.used_bytes:
+                    disk = found._replace(cpu_seconds=found.cpu_seconds + disk.cpu_seconds)
+                if not found.missed:
+                    break
+        self._not_frozen_before[target.uid] = now + (now - began) / _FROZEN_SHARE
         return disk
 
-    def _walked(self, path: str, until: float | None) -> tuple[Usage, bool]:
+    def _walked(self, path: str, until: float | None) -> Walk:
+        """The walk, which is closed."""
         walk = Walk(path)
         try:
             while not walk.is_done:
@@ -194,10 +233,11 @@ class Storage:
                 if not walk.is_done:
                     self._between()
                     if until is not None and self._clock() > until:
-                        return walk.usage, False
+                        walk.is_whole = False
+                        break
         finally:
             walk.close()
-        return walk.usage, walk.is_whole
+        return walk
 
     def _unlinked(self, directory: str) -> Usage:
         pids = pids_of(directory)

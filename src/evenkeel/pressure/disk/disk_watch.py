@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from evenkeel.api.pod import Pod
@@ -23,6 +23,7 @@ from evenkeel.policy.eviction.headroom import MOST_SECONDS, disk_polling_seconds
 from evenkeel.policy.eviction.snapshot import NodeFigures, PodFigures, PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Threshold
 from evenkeel.policy.eviction.usage import Resource, limit_exceeded, resource_of
+from evenkeel.pressure.disk.brief_freeze import frozen
 from evenkeel.pressure.disk.disk_readings import DiskTargets, Measured, NodeReading, Storage
 from evenkeel.pressure.disk.garbage_collection import (
     Collected,
@@ -82,7 +83,8 @@ class DiskWatch:
         self._intents = intents
         self._reports = reports
         self._clock = clock
-        self._storage = Storage(directories, os.stat(storage_path).st_dev, self._between)
+        device = os.stat(storage_path).st_dev
+        self._storage = Storage(directories, device, self._between, frozen=self._frozen)
         self._pending = PendingDisk()
         self._targets = DiskTargets()
         self._given_targets: Latest[DiskTargets] = Latest()
@@ -177,6 +179,10 @@ class DiskWatch:
         is_again = now - self._decided_at >= _AGAIN_PROCESSES_SECONDS
         if met and is_again and not self._pending.is_any(Resource.PIDS, now):
             self._step(with_disk=False)
+
+    def _frozen(self, target: PodTarget) -> AbstractContextManager[bool]:
+        assert self._driver is not None
+        return frozen(self._driver, target.path, self._reports.noted)
 
     def _answer(self, asked: "Future[Measured]") -> None:
         if not asked.set_running_or_notify_cancel():
