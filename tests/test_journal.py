@@ -289,6 +289,26 @@ def test_old_events_are_removed_in_small_steps_and_the_latest_stays(journal, mon
     assert all(one.at == month_later for one in journal.events(most=5000))
 
 
+@pytest.mark.req("E14")
+def test_a_noisy_pod_takes_the_history_of_no_other_one_away(journal, monkeypatch):
+    monkeypatch.setattr(records, "MAX_EVENTS", 1000)
+    monkeypatch.setattr(records, "MAX_EVENTS_OF_POD", 100)
+    journal.record_event(told("admitted")._replace(pod="default/calm"))
+    journal.record_event(told("set up")._replace(pod=""))
+    for number in range(5000):
+        journal.record_event(told(str(number))._replace(pod="default/noisy"))
+    assert [one.message for one in journal.events("default/calm")] == ["admitted"]
+    assert [one.message for one in journal.events(most=10_000) if not one.pod] == ["set up"]
+    noise = [one.message for one in journal.events("default/noisy", most=10_000)]
+    assert 100 <= len(noise) < 100 + records.EVENTS_BETWEEN
+    assert noise[-1] == "4999"
+    for number in range(2000):  # of the node, which has no limit of its own
+        journal.record_event(told(str(number))._replace(pod=""))
+    kept = journal.events(most=10_000)
+    assert 1000 <= len(kept) < 1000 + records.EVENTS_BETWEEN
+    assert kept[-1].message == "1999"
+
+
 def test_a_happening_that_cannot_be_read_does_not_hide_the_others(journal, path):
     journal.record_event(some_event("m", figures={"a": 1}))
     journal.record_event(some_event("n"))

@@ -83,6 +83,7 @@ REPEAT_SECONDS = 60.0
 _REPEATS = 256
 
 MAX_EVENTS = 100_000
+MAX_EVENTS_OF_POD = 5_000  # so that a pod that is noisy on purpose takes the history of no other one away
 MAX_EVENT_SECONDS = 30 * 86_400.0
 _EVENTS_A_STEP = 512
 EVENTS_BETWEEN = 128
@@ -125,21 +126,24 @@ class EventRetention:
     def __init__(self) -> None:
         self._since = 0
 
-    def due(self, now: float) -> Statement | None:
-        """A statement that deletes the oldest events: those that are too old, and those above the limit. The latest
-        event is never deleted, so that no number is used twice. None if it is not due."""
+    def due(self, now: float, pod: str | bytes) -> Statement | None:
+        """A statement that deletes the oldest events: those that are too old, those above the limit, and those above
+        the limit of one pod. `pod` is that of the latest event, as its column has it: most often a noisy one. The
+        latest event is never deleted, so that no number is used twice. None if it is not due."""
         self._since += 1
         if self._since < EVENTS_BETWEEN:
             return None
         self._since = 0
         statement = (
-            "WITH latest AS (SELECT max(number) AS number FROM happenings),"
-            " oldest AS (SELECT number, at FROM happenings ORDER BY number LIMIT ?1),"
-            " gone AS (SELECT oldest.number FROM oldest, latest"
-            "  WHERE (oldest.at < ?2 OR oldest.number <= latest.number - ?3) AND oldest.number < latest.number)"
-            " DELETE FROM happenings WHERE number IN gone"
+            "WITH oldest AS (SELECT number, at FROM happenings ORDER BY number LIMIT ?1),"
+            " above AS (SELECT number FROM happenings ORDER BY number"
+            "  LIMIT max(0, min(?1, (SELECT count(*) FROM happenings) - ?3))),"
+            " noise AS (SELECT number FROM happenings WHERE pod = ?4 AND ?4 <> ''"
+            "  ORDER BY number DESC LIMIT ?1 OFFSET ?5)"
+            " DELETE FROM happenings WHERE number < (SELECT max(number) FROM happenings) AND number IN"
+            "  (SELECT number FROM oldest WHERE at < ?2 UNION SELECT number FROM above UNION SELECT number FROM noise)"
         )
-        return statement, (_EVENTS_A_STEP, now - MAX_EVENT_SECONDS, MAX_EVENTS)
+        return statement, (_EVENTS_A_STEP, now - MAX_EVENT_SECONDS, MAX_EVENTS, pod, MAX_EVENTS_OF_POD)
 
 
 class DecisionRetention:

@@ -183,7 +183,7 @@ class Journal:
         )
         recorded = event._replace(number=cursor.lastrowid or 0, times=1)
         self._repeats.note(recorded)
-        self._transactions.prune(self._event_retention.due(recorded.at))
+        self._transactions.prune(self._event_retention.due(recorded.at, storable(recorded.pod)))
         return recorded
 
     def events(self, pod: str = "", most: int = 1000, after: int = 0) -> tuple[Event, ...]:
