@@ -3,11 +3,13 @@
 import os
 import subprocess
 import tracemalloc
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import pytest
 
-from evenkeel.host.disk_usage import Usage, Walk, unlinked_usage, usage_below
+from evenkeel.host.disk_usage import Usage, Walk, usage_below
+from evenkeel.host.unlinked_files import unlinked_usage
 from tests.descriptors import alone, descriptors
 
 pytestmark = pytest.mark.req("B12")
@@ -212,6 +214,42 @@ def test_deleted_files_are_found_through_the_processes_that_hold_them(tmp_path: 
         os.close(copy)
         assert held.used_bytes >= 500_000
         assert walked(str(tmp_path)) == Usage()
+
+
+def test_a_file_without_a_name_is_found_where_it_is_only_mapped_and_counts_once(tmp_path: Path):
+    device = tmp_path.stat().st_dev
+    with (tmp_path / "gone").open("w+b") as file:
+        file.write(b"x" * 500_000)
+        file.flush()
+        os.fsync(file.fileno())
+        with mmap(file.fileno(), 4096) as one, mmap(file.fileno(), 8192, access=ACCESS_READ) as other:
+            before = unlinked_usage([os.getpid()], [device])
+            (tmp_path / "gone").unlink()
+            open_too = unlinked_usage([os.getpid()], [device])
+            file.close()
+            only_mapped = unlinked_usage([os.getpid()], [device])
+            assert one[0] == other[0]
+    assert only_mapped == open_too
+    assert only_mapped.inodes - before.inodes == 1
+    assert only_mapped.used_bytes - before.used_bytes >= 500_000
+    assert unlinked_usage([os.getpid()], [device]) == before
+
+
+@pytest.mark.parametrize("kind, is_read", [("ext4", True), ("nfs4", False), ("fuse.sshfs", False)])
+def test_mappings_are_not_listed_where_a_file_may_be_of_a_server(tmp_path: Path, kind: str, is_read: bool):
+    """The list waits while the process waits for a server that does not answer."""
+    (tmp_path / "gone").write_bytes(b"x" * 500_000)
+    process = tmp_path / "proc" / "7"
+    (process / "fd").mkdir(parents=True)
+    (process / "map_files").mkdir()
+    (process / "mountinfo").write_text(f"90 1 0:90 / /mnt rw - {kind} {kind} rw\n")
+    (process / "maps").write_text("00400000-00401000 r--s 00000000 08:01 77          /gone (deleted)\n")
+    with (tmp_path / "gone").open("rb") as file:
+        os.fsync(file.fileno())
+        (tmp_path / "gone").unlink()
+        (process / "map_files" / "400000-401000").symlink_to(f"/proc/self/fd/{file.fileno()}")
+        found = unlinked_usage([7], [tmp_path.stat().st_dev], proc=str(tmp_path / "proc"))
+    assert found.inodes == is_read
 
 
 def test_a_file_of_another_filesystem_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -87,7 +87,7 @@ def test_wherever_a_pod_on_the_hosts_files_writes_it_is_bounded_or_counted(agent
 
 
 def test_a_file_without_a_name_is_counted_however_it_is_held(agent: Up):
-    ways = ("open", "chroot", "crowd")
+    ways = ("open", "chroot", "crowd", "mapped")
     for way in ways:
         agent.apply(
             hostile(

@@ -15,21 +15,17 @@ def open_descriptors(
     after so many that a container cannot keep its reader busy."""
     count = 0
     for pid in pids:
-        try:
-            entries = os.scandir(f"{proc}/{pid}/fd")
-        except OSError:
-            continue  # it has ended
-        with entries:
-            for name in _names(entries):
-                count += 1
-                if count % _SLICE_DESCRIPTORS == 0:
-                    between()
-                if count > _MOST_DESCRIPTORS:
-                    return
-                yield pid, name
+        for name in descriptors_of(f"{proc}/{pid}"):
+            count += 1
+            if count % _SLICE_DESCRIPTORS == 0:
+                between()
+            if count > _MOST_DESCRIPTORS:
+                return
+            yield pid, name
 
 
-def _names(entries: Iterator["os.DirEntry[str]"]) -> Iterator[str]:
-    with suppress(OSError):  # the process has ended
+def descriptors_of(process: str) -> Iterator[str]:
+    """The numbers of the files that are open in a process, given its directory in /proc. None if it has ended."""
+    with suppress(OSError), os.scandir(f"{process}/fd") as entries:
         for entry in entries:
             yield entry.name

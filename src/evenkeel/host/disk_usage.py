@@ -11,26 +11,16 @@ A directory that is renamed between the reading of its name and its opening is n
 the time hides it from every walk. `missed` says how many were not found.
 """
 
-import ctypes
 import os
 import stat
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import cache
 from typing import Any
 
-from evenkeel.host.descriptors import open_descriptors
 from evenkeel.named_tuples import NamedTuple
 
 _BLOCK_BYTES = 512  # the unit of st_blocks on every filesystem
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MOST_REMEMBERED = 250_000  # directories to be entered, and files with several names: this bounds memory
 _KEPT_LEVELS = 48  # directories above the present one that stay open
-_DELETED = " (deleted)"
-# Filesystems of which the kernel has everything itself. It answers at once, whatever is in them.
-_IN_KERNEL = frozenset(("tmpfs", "devtmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2"))
-_OVERLAY_MAGIC = 0x794C7630  # statfs(2)
-_STATFS_BYTES = 256  # more than the structure has
 
 
 class Usage(NamedTuple):
@@ -225,93 +215,3 @@ class _Level:
         if self.is_open:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def unlinked_usage(
-    pids: Iterable[int],
-    devices: Collection[int],
-    proc: str = "/proc",
-    between: Callable[[], None] = lambda: None,
-) -> Usage:
-    """The disk space of deleted files that these processes have open, on the filesystems with these device numbers and
-    in writable layers (overlay). No walk finds them, and the space is free only when the processes end. A file that is
-    only mapped, or on its way through a socket, is not found. `between` is called now and then.
-
-    A file of another filesystem is not looked at. It may be on a server that does not answer: a process that asks for
-    the status of such a file waits, and cannot even be killed."""
-    found: set[tuple[int, int]] = set()
-    used = 0
-    counted = dict.fromkeys(devices, True)
-    counted.setdefault(os.stat("/").st_dev, False)
-    elsewhere: tuple[int, frozenset[str]] | None = None  # of the process that was looked at last
-    for pid, name in open_descriptors(pids, proc, between):
-        path = f"{proc}/{pid}/fd/{name}"
-        if not _is_called_deleted(path):
-            continue
-        if elsewhere is None or elsewhere[0] != pid:
-            elsewhere = pid, _mounts_elsewhere(f"{proc}/{pid}", counted)
-        if elsewhere[1] and _mount_of(f"{proc}/{pid}/fdinfo/{name}") in elsewhere[1]:
-            continue
-        try:
-            seen = os.stat(path)
-        except OSError:
-            continue
-        key = (seen.st_dev, seen.st_ino)
-        if seen.st_nlink or not stat.S_ISREG(seen.st_mode) or key in found:
-            continue
-        if seen.st_dev not in counted:
-            counted[seen.st_dev] = _is_overlay(path)
-        if counted[seen.st_dev]:
-            found.add(key)
-            used += seen.st_blocks * _BLOCK_BYTES
-    return Usage(used, len(found))
-
-
-def _is_called_deleted(link: str) -> bool:
-    """Whether the kernel says so. It asks no filesystem for that. A file may have such a name, too."""
-    try:
-        return os.readlink(link).endswith(_DELETED)
-    except OSError:
-        return False
-
-
-def _mounts_elsewhere(process: str, devices: Mapping[int, bool]) -> frozenset[str]:
-    """The IDs of the process's mounts whose files must not be examined: mounts of other filesystems than these, except
-    overlays and the kernel's own filesystems."""
-    found = set()
-    try:
-        with open(f"{process}/mountinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                mount, _, kinds = line.partition(" - ")
-                number, _, device, *_ = mount.split(" ")
-                major, _, minor = device.partition(":")
-                is_ours = devices.get(os.makedev(int(major), int(minor)), False)
-                kind = kinds.partition(" ")[0]
-                if not is_ours and kind != "overlay" and kind not in _IN_KERNEL:
-                    found.add(number)
-    except (OSError, ValueError):
-        pass  # it has ended
-    return frozenset(found)
-
-
-def _mount_of(path: str) -> str:
-    """The number of the mount of an open file; "" if it is not known."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return next((line[7:].strip() for line in file if line.startswith("mnt_id:")), "")
-    except OSError:
-        return ""
-
-
-def _is_overlay(path: str) -> bool:
-    """Whether the file itself is in an overlay. The process's root does not show it: a container may have changed its
-    root."""
-    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc().statfs(os.fsencode(path), buffer) != 0:
-        return False
-    return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _OVERLAY_MAGIC
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

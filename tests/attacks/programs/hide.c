@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LEVELS = 3, CROWD = 4000, NAMES = 1000000 };
+enum { LEVELS = 2, CROWD = 1500, NAMES = 1000000 };
 
 static void stop(const char *what)
 {

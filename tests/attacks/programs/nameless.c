@@ -1,11 +1,12 @@
 /* nameless BYTES WAY: holds a file of so many bytes in the root directory that has no name any more. WAY is `open`;
- * `chroot`: its root is another filesystem then; or `crowd`: behind some thousand others that are empty, so that only
- * who looks behind them finds it. Prints `done`, and waits. */
+ * `chroot`: its root is another filesystem then; `crowd`: behind some thousand others that are empty, so that only who
+ * looks behind them finds it; or `mapped`: nothing but a mapping of its first page holds it. Prints `done`, and waits. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,7 +39,14 @@ int main(int count, char **arguments)
     if (!strcmp(way, "crowd"))
         for (int i = 0; i < CROWD; i++)
             nameless("/nameless", 0);
-    nameless("/nameless", count > 1 ? atoll(arguments[1]) : 0);
+    int file = nameless("/nameless", count > 1 ? atoll(arguments[1]) : 0);
+    if (!strcmp(way, "mapped")) {
+        if (mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED) {
+            perror("mmap");
+            return 1;
+        }
+        close(file);
+    }
     if (!strcmp(way, "chroot") && (chdir("/dev/shm") || chroot("."))) {
         perror("chroot");
         return 1;
