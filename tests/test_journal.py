@@ -293,17 +293,17 @@ def test_old_events_are_removed_in_small_steps_and_the_latest_stays(journal, mon
 def test_a_noisy_pod_takes_the_history_of_no_other_one_away(journal, monkeypatch):
     monkeypatch.setattr(records, "MAX_EVENTS", 1000)
     monkeypatch.setattr(records, "MAX_EVENTS_OF_POD", 100)
-    journal.record_event(told("admitted")._replace(pod="default/calm"))
-    journal.record_event(told("set up")._replace(pod=""))
+    journal.record_event(some_event("admitted")._replace(pod="default/calm"))
+    journal.record_event(some_event("set up")._replace(pod=""))
     for number in range(5000):
-        journal.record_event(told(str(number))._replace(pod="default/noisy"))
+        journal.record_event(some_event(str(number))._replace(pod="default/noisy"))
     assert [one.message for one in journal.events("default/calm")] == ["admitted"]
     assert [one.message for one in journal.events(most=10_000) if not one.pod] == ["set up"]
     noise = [one.message for one in journal.events("default/noisy", most=10_000)]
     assert 100 <= len(noise) < 100 + records.EVENTS_BETWEEN
     assert noise[-1] == "4999"
     for number in range(2000):  # of the node, which has no limit of its own
-        journal.record_event(told(str(number))._replace(pod=""))
+        journal.record_event(some_event(str(number))._replace(pod=""))
     kept = journal.events(most=10_000)
     assert 1000 <= len(kept) < 1000 + records.EVENTS_BETWEEN
     assert kept[-1].message == "1999"

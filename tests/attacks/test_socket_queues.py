@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.attacks.hostile import await_said, hostile, told_of
+from tests.attacks.hostile import await_said, details_of, hostile
 from tests.kernel.agents import MIB, Up
 from tests.kernel.evictions import FLAGS as EVICTION_FLAGS
 from tests.kernel.evictions import await_grown, grow, reasons
@@ -22,7 +22,7 @@ def assert_limit_holds(agent: Up, name: str, kind: str) -> None:
     )
     status = agent.await_phase(name, "Failed")
     (main,) = status["containerStatuses"]
-    assert "wait in queues of sockets" in main["state"]["terminated"]["message"], told_of(agent, name)
+    assert "wait in queues of sockets" in main["state"]["terminated"]["message"], details_of(agent, name)
     assert "above its memory limit of 64Mi" in main["state"]["terminated"]["message"]
     assert "MemoryLimitExceeded" in reasons(agent, name)
 
