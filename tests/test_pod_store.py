@@ -56,8 +56,11 @@ def test_nothing_is_committed_or_shown_if_the_events_cannot_be_written(
         with pytest.raises(JournalError):
             store.commit_with(events)
     assert journal.pods() == ()
+    store.publish()
+    events.publish()
     assert store.shown() == ()
     assert not store.is_committed
+    assert not events.is_committed
     store.commit_with(events)
     assert [record.uid for record in journal.pods()] == ["uid-1"]
     assert [event.reason for event in journal.events()] == ["Admitted"]
@@ -82,14 +85,14 @@ def test_what_changes_after_a_commit_is_neither_published_nor_forgotten(
     events.record(NORMAL, "Started", "it runs", second)
 
     store.publish()
-    events.announce()
+    events.publish()
 
     assert published == ["one", "Admitted"]
     assert not store.is_committed
     assert not events.is_committed
     store.commit_with(events)
     assert store.shown() == (second,)
-    events.announce()
+    events.publish()
     assert published == ["one", "Admitted", "two", "Started"]
     assert [event.reason for event in journal.events()] == ["Admitted", "Started"]
 

@@ -188,13 +188,17 @@ class EventRecorder:
     def announce(self) -> None:
         """The second half of `commit`: publishes the written events."""
         self.committed()
+        self.publish()
+
+    def publish(self) -> None:
+        """Publishes the events that are committed."""
         unpublished, self._unpublished = self._unpublished, []
         for event in unpublished:
             self.published.publish(event)
         self._record()
 
     def committed(self) -> None:
-        """The events that were written are in the journal. `announce` publishes them, which may be later."""
+        """The events that were written are in the journal. `publish` publishes them, which may be later."""
         if self._written:
             self._waiting.clear()
             self._unpublished += self._written
