@@ -3,6 +3,7 @@
 The same table finds the handler of a request and describes the interface, so the description is always true.
 """
 
+import asyncio
 from collections.abc import Iterator
 
 from evenkeel import __version__
@@ -48,7 +49,8 @@ class RouteTable:
         raise Refused(405, f"{request.method} is not allowed here", hint=f"there is {allow}", allow=allow)
 
     async def _openapi(self, request: Request) -> Answer:  # noqa: ARG002
-        return Answer(to_json(description(self._entries, __version__)))
+        # A thread makes it, because that takes some 20 ms.
+        return Answer(await asyncio.to_thread(lambda: to_json(description(self._entries, __version__))))
 
 
 def _check_parameters(request: Request, entry: Entry) -> None:
