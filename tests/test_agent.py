@@ -104,27 +104,6 @@ def test_the_attempt_is_in_the_journal_and_the_cgroup_made_before_the_start(plac
     assert seen == [(1, True), True]
 
 
-def test_a_start_does_not_wait_until_clients_have_heard_of_the_admission(place):
-    heard: list[str] = []
-    heard_before_start: list[str] = []
-    hear = heard.append
-
-    async def story(agent: Agent) -> None:
-        async def listen() -> None:
-            async for event in agent.follow():
-                hear(event.reason)
-
-        listening = asyncio.create_task(listen())
-        place.runtime.on_start = lambda _: heard_before_start.extend(heard or ["nothing"])
-        await agent.apply(pods_of(WEB))
-        await until(lambda: "Started" in heard)
-        listening.cancel()
-
-    drive(place, story)
-    assert heard_before_start == ["nothing"]
-    assert heard.index("Admitted") < heard.index("Started")
-
-
 def test_a_pod_that_is_deleted_is_stopped_within_its_grace_and_leaves_nothing(place):
     async def story(agent: Agent) -> None:
         await agent.apply(pods_of(WEB))

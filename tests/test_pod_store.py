@@ -56,58 +56,11 @@ def test_nothing_is_committed_or_shown_if_the_events_cannot_be_written(
         with pytest.raises(JournalError):
             store.commit_with(events)
     assert journal.pods() == ()
-    store.publish()
-    events.publish()
     assert store.shown() == ()
     assert not store.is_committed
-    assert not events.is_committed
     store.commit_with(events)
     assert [record.uid for record in journal.pods()] == ["uid-1"]
     assert [event.reason for event in journal.events()] == ["Admitted"]
-
-
-def test_what_changes_after_a_commit_is_neither_published_nor_forgotten(
-    journal: Journal,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A step publishes what it has committed after it has acted, and acting may change a pod again."""
-    events = EventRecorder(journal)
-    store = stored(journal)
-    published: list[object] = []
-    monkeypatch.setattr(events.published, "publish", lambda event: published.append(event.reason))
-    monkeypatch.setattr(store.changes, "publish", lambda change: published.append(change.pod.spec.node_name))
-    first, second = (POD._replace(spec=POD.spec._replace(node_name=name)) for name in ("one", "two"))
-    store.put(PodRecord(first, "api", 1))
-    events.record(NORMAL, "Admitted", "it fits", first)
-    store.commit_with(events)
-    assert published == []
-    store.put(PodRecord(second, "api", 1))
-    events.record(NORMAL, "Started", "it runs", second)
-
-    store.publish()
-    events.publish()
-
-    assert published == ["one", "Admitted"]
-    assert not store.is_committed
-    assert not events.is_committed
-    store.commit_with(events)
-    assert store.shown() == (second,)
-    events.publish()
-    assert published == ["one", "Admitted", "two", "Started"]
-    assert [event.reason for event in journal.events()] == ["Admitted", "Started"]
-
-
-def test_whoever_asks_for_pods_sees_them_as_they_are_committed(journal: Journal) -> None:
-    events = EventRecorder(journal)
-    store = stored(journal)
-    pod = store.add(POD, "api", 0.0).pod
-    assert store.shown() == ()
-    store.commit_with(events)
-    assert store.shown_of("uid-1") == store.shown_by_key(POD.key) == pod
-    store.remove("uid-1")
-    assert store.shown() == (pod,)
-    store.commit_with(events)
-    assert store.shown() == ()
 
 
 def test_an_event_that_was_taken_back_is_not_published_by_a_later_commit(

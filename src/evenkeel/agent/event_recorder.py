@@ -77,7 +77,6 @@ class EventRecorder:
         self._clock = clock
         self._waiting: list[Event] = []
         self._written: list[Event] = []  # by the last `write`, with their numbers
-        self._unpublished: list[Event] = []  # committed
         self._decisions: list[tuple[str, object, object, float]] = []
         self._why_not = ""  # the last reason why decisions could not be written
         self._complaints: set[str] = set()  # failures of reconciliation, each recorded once
@@ -187,22 +186,12 @@ class EventRecorder:
 
     def announce(self) -> None:
         """The second half of `commit`: publishes the written events."""
-        self.committed()
-        self.publish()
-
-    def publish(self) -> None:
-        """Publishes the events that are committed."""
-        unpublished, self._unpublished = self._unpublished, []
-        for event in unpublished:
+        written, self._written = self._written, []
+        if written:
+            self._waiting.clear()
+        for event in written:
             self.published.publish(event)
         self._record()
-
-    def committed(self) -> None:
-        """The events that were written are in the journal. `publish` publishes them, which may be later."""
-        if self._written:
-            self._waiting.clear()
-            self._unpublished += self._written
-            self._written = []
 
     def _record(self) -> None:
         """Writes the waiting decisions. An error is only logged, so that the eviction still happens: on a full disk it

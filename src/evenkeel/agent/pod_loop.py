@@ -33,8 +33,6 @@ from evenkeel.runtime.interface import Attempt, Runtime
 log = logging.getLogger(__name__)
 
 _JOURNAL_RETRY_SECONDS = 1.0
-# Turns of the event loop until a start that a step asked for is with the runtime: one for each of its two tasks.
-_TURNS_OF_A_START = 2
 # Pods that one step admits at most, if many arrive together. So the first are started while the next are prepared.
 _MOST_ADMITTED = 16
 
@@ -96,20 +94,11 @@ class PodLoop:
         while True:
             await self._steps.wait()
             try:
-                try:
-                    self.step()
-                except JournalError as error:  # a write outside the records failed: decide all again
-                    self._steps.put_back(record.uid for record in self._pod_store)
-                    self._not_written(error)
-                for _ in range(_TURNS_OF_A_START):
-                    await asyncio.sleep(0)  # tasks that the step has started run before the next step
-            finally:
-                self._publish()
-
-    def _publish(self) -> None:
-        """Clients hear of a step when the starts that it asked for are with the runtime: no pod waits for us then."""
-        self._pod_store.publish()
-        self._event_recorder.publish()
+                self.step()
+            except JournalError as error:  # a write outside the records failed: decide all again
+                self._steps.put_back(record.uid for record in self._pod_store)
+                self._not_written(error)
+            await asyncio.sleep(0)  # tasks that the step has started run before the next step
 
     async def stepped(self) -> None:
         """Returns after the next step."""

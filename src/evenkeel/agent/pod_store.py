@@ -106,8 +106,6 @@ class PodStore:
         }
         self._unsaved: dict[str, None] = {}  # in order of change
         self._gone: dict[str, None] = {}
-        # Committed, and not published yet: the records by UID, and None of pods that are gone.
-        self._unpublished: list[tuple[str, PodRecord | None]] = []
 
     def __iter__(self) -> Iterator[PodRecord]:
         """The records in order of arrival."""
@@ -166,16 +164,13 @@ class PodStore:
         self.announce()
 
     def commit_with(self, events: EventRecorder) -> None:
-        """Commits all changes together with the waiting events. Raises JournalError; nothing is committed then.
-
-        It publishes nothing: `publish` does, and whoever asks for pods as clients see them.
-        """
+        """Commits all changes together with the waiting events. Raises JournalError; nothing is committed then."""
         if not (self.is_committed and events.is_committed):
             with self._journal.transaction():
                 self.write()
                 events.write()
-        self._committed()
-        events.committed()
+        self.announce()
+        events.announce()
 
     def write(self) -> None:
         """The first half of `commit`, for a transaction with further writes. Raises JournalError."""
@@ -190,28 +185,16 @@ class PodStore:
 
     def announce(self) -> None:
         """The second half of `commit`: publishes the committed changes to clients that watch."""
-        self._committed()
-        self.publish()
-
-    def _committed(self) -> None:
-        """All changes are in the journal."""
-        self._unpublished += ((uid, None) for uid in self._gone)
-        self._unpublished += ((uid, self._records[uid]) for uid in self._unsaved)
+        changed, gone = tuple(self._unsaved), tuple(self._gone)
         self._unsaved.clear()
         self._gone.clear()
         self._resizes.committed()
-
-    def publish(self) -> None:
-        """Publishes the changes that are committed. Changes since then are not: they wait for the next commit."""
-        unpublished, self._unpublished = self._unpublished, []
-        for uid, record in unpublished:
+        for uid in gone:
+            if last := self._shown.pop(uid, None):  # another pod may have its name and UID by now
+                self.changes.publish(PodChange(DELETED, last))
+        for uid in changed:
             before = self._shown.get(uid)
-            if record is None:
-                if before is not None:  # another pod may have its name and UID by now
-                    del self._shown[uid]
-                    self.changes.publish(PodChange(DELETED, before))
-                continue
-            now = self._statuses.shown(record, before, self)
+            now = self._statuses.shown(self._records[uid], before, self)
             if before != now:
                 self._shown[uid] = now
                 self.changes.publish(PodChange(ADDED if before is None else MODIFIED, now))
@@ -228,13 +211,11 @@ class PodStore:
 
     def shown(self) -> tuple[Pod, ...]:
         """Every pod as it was last committed, with its status."""
-        self.publish()
         return tuple(self._shown.values())
 
     def keep_times(self, uid: str, transitions: Mapping[str, tuple[str, str]]) -> None:
         """Conditions that are as they were keep their times. `transitions` has, by type, the status and the time of
         each condition that a former agent has reported to clients. The journal does not have all of these times."""
-        self.publish()
         pod = self._shown.get(uid)
         if pod is None:
             return
@@ -247,9 +228,7 @@ class PodStore:
         self._shown[uid] = pod._replace(status=pod.status._replace(conditions=conditions))
 
     def shown_of(self, uid: str) -> Pod | None:
-        self.publish()
         return self._shown.get(uid)
 
     def shown_by_key(self, key: str) -> Pod | None:
-        self.publish()
         return self._shown.get(self._uids.get(key, ""))
