@@ -98,6 +98,7 @@ def test_a_file_without_a_name_is_counted_however_it_is_held(agent: Up):
         agent.await_evicted(way)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["/data", "/tmp"])
 def test_a_directory_that_has_a_new_name_all_the_time_is_counted(agent: Up, place: str):
     """A walk through the names comes too late for it, unless the pod gets no processor just then. In a volume, and in
