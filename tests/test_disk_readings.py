@@ -349,19 +349,32 @@ def test_a_pod_that_hides_directories_from_the_walk_is_walked_while_it_is_frozen
     assert hiding.froze == 2
 
 
-def test_a_pod_that_hides_directories_is_frozen_only_if_it_could_have_reached_its_limit(paths, monkeypatch):
-    hiding = Hiding(paths, monkeypatch, mib=1)
+def test_a_pod_that_hides_directories_is_frozen_only_if_it_has_a_limit_or_a_decision_waits(
+    paths, monkeypatch
+):
+    hiding = Hiding(paths, monkeypatch)
+    one = target(pod_of())
+    hiding.storage.measure(one)
+    assert hiding.froze == 0
+    hiding.storage.measure(one, until=hiding.clock.now + 10)
+    assert hiding.froze == 1
+    hiding.storage.follow([one])
+    hiding.clock.now += 60
+    hiding.storage.measure(one)  # the filesystem has lost nothing, as far as is known
+    assert hiding.froze == 2
+
+
+def test_a_pod_with_so_many_files_that_a_second_is_not_enough_is_frozen_for_longer(paths, monkeypatch):
+    hiding = Hiding(paths, monkeypatch)
+    for number in range(8000):  # a slice of 512 takes 0.1 s here
+        (Path(paths.volume("u1", "scratch")) / f"crowd{number}").touch()
     one = target(pod_of())
     hiding.storage.follow([one])
-    hiding.storage.saw(FilesystemFigures(available_bytes=Amount(1000 * MIB)))
-    hiding.storage.measure(one)
-    assert hiding.froze == 1  # nothing was known of it before
-    hiding.clock.now += 60
-    hiding.storage.measure(one)
-    assert hiding.froze == 1
-    hiding.storage.saw(FilesystemFigures(available_bytes=Amount(900 * MIB)))
-    hiding.storage.measure(one)
-    assert hiding.froze == 2
+    found = []
+    for _ in range(3):
+        found.append(hiding.storage.measure(one, until=hiding.clock.now + 10).used_bytes >= 64 * MIB)
+        hiding.clock.now += 100
+    assert (found, hiding.froze) == ([False, True, True], 3)
 
 
 def test_a_pod_that_hides_directories_stays_under_suspicion_where_it_cannot_be_frozen(paths, monkeypatch):

@@ -98,24 +98,6 @@ def test_a_file_without_a_name_is_counted_however_it_is_held(agent: Up):
         agent.await_evicted(way)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("place", ["/data", "/tmp"])
-def test_a_directory_that_has_a_new_name_all_the_time_is_counted(agent: Up, place: str):
-    """A walk through the names comes too late for it, unless the pod gets no processor just then. In a volume, and in
-    the container's layer."""
-    container = {**AMOUNTS, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    options: dict[str, Any] = {
-        "container": container,
-        "volumes": [{"name": "data", "emptyDir": {}}],
-        "restartPolicy": "Never",
-    }
-    agent.apply(hostile(agent, "hides", "hide", place, str(WRITTEN_MIB * MIB), **options))
-    agent.apply(hostile(agent, "modest", "hide", place, str(MIB), **options))
-    agent.await_evicted("hides")
-    await_said(agent, "modest")
-    agent.await_phase("modest", "Running")
-
-
 @pytest.mark.whole_kernel("memory that is fast")
 def test_what_a_pod_writes_in_memory_is_charged_to_it_and_bounded(agent: Up):
     """The filesystems that are the container's own and not on disk: what does not fit its limit ends it."""

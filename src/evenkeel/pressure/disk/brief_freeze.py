@@ -1,8 +1,8 @@
 """Freezes a pod while its disk is counted, so that it cannot move a directory away from the walk.
 
 A pod that renames a directory all the time hides it: the walk reads a name that no directory has any more when it is
-opened. Only a pod whose walk missed something is frozen, for a second at most. A guard thaws it if the agent is killed
-meanwhile (`pressure.watch.guard`). It runs only for that moment, since such pods are rare.
+opened. Only a pod whose walk missed something is frozen, for some seconds at most. A guard thaws it if the agent is
+killed meanwhile (`pressure.watch.guard`). It runs only for that moment, since such pods are rare.
 """
 
 from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ A walk through directories is expensive. So a pod is walked when a decision need
 once only if it could have reached a limit of its own: the filesystem must have lost as many bytes as the pod has left.
 Else it is walked now and then. A pod whose walk takes much of the CPU is walked more rarely. A pod can make its walk
 expensive on purpose, so one that could have reached its limit waits less for it. A pod can also rename directories all
-the time, so that a walk misses them. Where that could matter it is walked once more, while it is frozen.
+the time, so that a walk misses them. If it has a limit, or a decision waits, it is walked once more while it is frozen.
 """
 
 import os
@@ -41,7 +41,8 @@ _LEAST_SECONDS = 1.0
 _MOST_SECONDS = 20.0
 _COST_SHARE = 0.01  # share of a CPU for the walks of one pod
 _SUSPECTS_SHARE = 0.1  # and for those of all pods together that could have reached a limit
-_FROZEN_SECONDS = 1.0  # for which a pod is frozen at most while it is walked
+# For which a pod is frozen at most while it is walked. If that was not enough, it is twice as long the next time.
+_FROZEN_SECONDS, _LONGEST_FROZEN_SECONDS = 1.0, 2.0
 _FROZEN_SHARE = 0.1  # of its time
 
 
@@ -107,6 +108,7 @@ class Storage:
         self._cpu_clock = cpu_clock
         self._frozen = frozen
         self._not_frozen_before: dict[str, float] = {}  # by UID
+        self._frozen_seconds: dict[str, float] = {}  # by UID: of the next time
         self._known: dict[str, PodDisk] = {}  # by UID
         self._limited: dict[str, tuple[PodTarget, int]] = {}  # by UID, with the nearest limit
         self._spent_bytes = 0
@@ -132,6 +134,7 @@ class Storage:
             # The bytes that it has freed may have hidden bytes that other pods used.
             self._spent_bytes += self._known.pop(uid).used_bytes
             self._not_frozen_before.pop(uid, None)
+            self._frozen_seconds.pop(uid, None)
 
     @property
     def has_limits(self) -> bool:
@@ -174,11 +177,10 @@ class Storage:
         used instead if it is larger."""
         before = self._known.get(target.uid)
         disk = self._measured(target, until)
-        if disk.missed and self._clock() >= self._not_frozen_before.get(target.uid, 0.0):
-            _, limit = self._limited.get(target.uid, (target, None))
-            could_exceed = limit is not None and (before is None or self._is_suspect(before, limit))
-            if could_exceed or until is not None:
-                disk = self._measured_frozen(target, disk)
+        # Whether it is a suspect does not matter here: what others freed may have hidden what it wrote.
+        is_needed = target.uid in self._limited or until is not None
+        if disk.missed and is_needed and self._clock() >= self._not_frozen_before.get(target.uid, 0.0):
+            disk = self._measured_frozen(target, disk)
         if before is not None and disk.missed:
             # It may have hidden all that it wrote, so it stays under suspicion.
             disk = disk._replace(spent_bytes=before.spent_bytes)
@@ -213,15 +215,18 @@ class Storage:
         """Walks the pod while it is frozen. The first processes to be frozen may wait for the last ones, so it is
         walked again as long as something is missed. Returns `disk` if the pod cannot be frozen, or if a walk found no
         more than that."""
+        seconds = self._frozen_seconds.get(target.uid, _FROZEN_SECONDS)
+        is_enough = False
         with self._frozen(target) as is_frozen:
             began = now = self._clock()
-            while is_frozen and now < began + _FROZEN_SECONDS:
-                found = self._measured(target, began + _FROZEN_SECONDS)
+            while is_frozen and not is_enough and now < began + seconds:
+                found = self._measured(target, began + seconds)
                 now = found.at
-                if not found.missed or found.used_bytes > disk.used_bytes:
+                is_enough = found.is_whole and not found.missed
+                if is_enough or found.used_bytes > disk.used_bytes:
                     disk = found._replace(cpu_seconds=found.cpu_seconds + disk.cpu_seconds)
-                if not found.missed:
-                    break
+        longer = seconds if is_enough else min(2 * seconds, _LONGEST_FROZEN_SECONDS)
+        self._frozen_seconds[target.uid] = longer
         self._not_frozen_before[target.uid] = now + (now - began) / _FROZEN_SHARE
         return disk
 
