@@ -8,9 +8,8 @@ import ctypes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 128 << 10  # glibc's own first value
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
-LOCKING = (
-    _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT
-)  # for mlockall: all pages that are there, and others when they come
+# For mlockall: all pages that are there, and others when they come.
+LOCKING = _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT
 _TLS_BUFFER_BYTES = 32 << 10  # a record of TLS has at most 16 KiB
 
 
@@ -29,7 +28,7 @@ def keep_little() -> None:
 
 def keep_tls_buffers_small() -> None:
     """asyncio gives every TLS connection a buffer of 256 KiB, and a node has six connections to its API server all the
-    time. More data than the buffer has room for is read in more pieces."""
+    time. More data than the buffer has room for is read in more pieces. asyncio has no public setting for it."""
     from asyncio.sslproto import SSLProtocol  # not at the top: the watch does without asyncio
 
     SSLProtocol.max_size = _TLS_BUFFER_BYTES

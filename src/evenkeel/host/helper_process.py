@@ -11,6 +11,8 @@ import socket
 import struct
 from contextlib import suppress
 
+from evenkeel.host.descriptors import descriptors_of
+
 _CREDENTIALS = struct.Struct("3i")
 _GONE_SECONDS = 10.0  # after a kill: a process that is still there waits for a device
 
@@ -47,7 +49,7 @@ async def kill_holder(state: str, lock: str) -> int | None:
         except OSError:
             continue  # it has ended
         try:
-            if pid != os.getpid() and _has_open(pid, there):
+            if pid != os.getpid() and _has_open(pid, lock, there):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 return pid if await is_gone(pidfd, _GONE_SECONDS) else None
         except OSError:
@@ -103,10 +105,12 @@ def _lock_holders() -> list[int]:
     return found
 
 
-def _has_open(pid: int, there: os.stat_result) -> bool:
-    directory = f"/proc/{pid}/fd"
-    for name in os.listdir(directory):
+def _has_open(pid: int, name: str, there: os.stat_result) -> bool:
+    """Whether the process has this file open. Only files of that name are examined: to ask for the status of a file of
+    a pod may take for ever, if a server has it."""
+    for number in descriptors_of(f"/proc/{pid}"):
+        link = f"/proc/{pid}/fd/{number}"
         with suppress(OSError):
-            if os.path.samestat(os.stat(f"{directory}/{name}"), there):
+            if os.readlink(link).endswith(f"/{name}") and os.path.samestat(os.stat(link), there):
                 return True
     return False

@@ -1,6 +1,6 @@
 """The pods of this node as the API server has them, in little memory.
 
-Between two changes of a pod nobody looks at its object. So it is kept as the text of its JSON, which takes a sixth of
+The object of a pod is read only when the pod changes. So it is kept as the text of its JSON, which takes a sixth of
 the memory of its dictionaries: 2 KiB for a small pod in place of 13.
 """
 

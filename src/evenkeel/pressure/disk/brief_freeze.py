@@ -1,7 +1,7 @@
 """Freezes a pod while its disk is counted, so that it cannot move a directory away from the walk.
 
 A pod that renames a directory all the time hides it: the walk reads a name that no directory has any more when it is
-opened. Only a pod whose walk missed something is frozen, for some seconds at most. A guard thaws it if the agent is
+opened. Only a pod whose walk missed something is frozen, for two seconds at most. A guard thaws it if the agent is
 killed meanwhile (`pressure.watch.guard`). It runs only for that moment, since such pods are rare.
 """
 
@@ -36,7 +36,7 @@ def frozen(driver: Driver, path: str, noted: Callable[[str], None]) -> Iterator[
 
 
 class _NoWaiter:
-    """The guard lives for a moment. That it ends before is no news."""
+    """The guard lives for a moment. If it ends before that, nothing needs to be done."""
 
     def call_when_ready(self, descriptor: int, call: Callable[[], None]) -> None: ...
     def forget(self, descriptor: int) -> None: ...
