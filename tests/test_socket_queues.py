@@ -35,6 +35,8 @@ def held(container: str, charged: int, queues: int, limit: int | None) -> HeldMe
         (held("", 24, 40, None), [held("a", 24, 40, 64)], ""),  # exactly its limit
         (held("", 70, 0, 64), [held("a", 70, 0, 64)], ""),  # without queues the kernel sees to it
         (held("", 90, 600, None), [held("a", 90, 600, None)], ""),  # it has no limit
+        (held("", 63, 8, None), [held("a", 63, 8, 64)], ""),  # the buffers of a server close to its limit
+        (held("", 63, 9, None), [held("a", 63, 9, 64)], "a"),
         (held("", 40, 30, 64), [held("a", 38, 2, None), held("b", 2, 28, None)], "b"),  # of the pod
         (held("", 90, 90, 200), [held("a", 50, 15, 64), held("b", 30, 60, 64)], "b"),  # the worst
     ],

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import bytes_text
 
+# A server whose memory is close to its limit has some buffers as well, and the kernel kills no server for them. So
+# queues below this size are no reason to end a container.
+_USUAL_BYTES = 8 << 20
+
 
 class HeldMemory(NamedTuple):
     """The memory of one container, or of a whole pod with an empty name."""
@@ -21,9 +25,8 @@ class HeldMemory(NamedTuple):
 
     @property
     def is_above_limit(self) -> bool:
-        # A cgroup without such queues is the kernel's own business.
         both = self.charged_bytes + self.queue_bytes
-        return self.limit_bytes is not None and self.queue_bytes > 0 and both > self.limit_bytes
+        return self.limit_bytes is not None and self.queue_bytes > _USUAL_BYTES and both > self.limit_bytes
 
 
 class AboveLimit(NamedTuple):
