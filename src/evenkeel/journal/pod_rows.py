@@ -7,7 +7,6 @@ from evenkeel.journal.codec import Unreadable, from_text, to_text
 from evenkeel.journal.columns import opened, sealed, storable, stored
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.transactions import JournalError, Transactions
-from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_state import PodState
 
 
@@ -20,7 +19,7 @@ class PodRows:
         self._transactions = transactions
         self._note = note
         self._is_writable = is_writable
-        self._last: dict[str, _Written] = {}
+        self._last: dict[str, PodRecord] = {}
         self._touched: set[str] = set()  # UIDs written in the open transaction
 
     def begun(self) -> None:
@@ -37,22 +36,20 @@ class PodRows:
         """Saves `record` under its UID. Writes only what has changed since the last save."""
         uid = record.pod.metadata.uid
         last = self._last.get(uid)
-        is_same_pod = last is not None and _is_same_pod(last.record, record)
-        if last is not None and is_same_pod and _is_same_state(last.record, record):
+        is_same_pod = last is not None and _is_same_pod(last, record)
+        if last is not None and is_same_pod and _is_same_state(last, record):
             return
-        pod_text = last.pod_text if last and last.record.pod is record.pod else to_text(record.pod)
-        state_text = last.state_text if last and last.record.state is record.state else to_text(record.state)
-        if last is None or not is_same_pod:
+        if is_same_pod:
+            self._save_state(uid, record)
+        else:
             with self._transactions.begin():
                 self._transactions.write(
                     'INSERT INTO pods (uid, "order", source, pod) VALUES (?1, ?2, ?3, ?4)'
                     ' ON CONFLICT (uid) DO UPDATE SET "order" = ?2, source = ?3, pod = ?4',
-                    (uid, record.order, storable(record.source), sealed(pod_text)),
+                    (uid, record.order, storable(record.source), sealed(to_text(record.pod))),
                 )
-                self._save_state(uid, record.is_admitted, state_text)
-        else:
-            self._save_state(uid, record.is_admitted, state_text)
-        self._last[uid] = _Written(record, pod_text, state_text)
+                self._save_state(uid, record)
+        self._last[uid] = record
         self._touched.add(uid)
 
     def remove(self, uid: str) -> None:
@@ -68,8 +65,7 @@ class PodRows:
         found: list[PodRecord] = []
         for uid, order, source, pod_text, is_admitted, state_text in rows:
             try:
-                pod_text, state_text = opened(pod_text), opened(state_text)
-                pod, state = from_text(Pod, pod_text), from_text(PodState, state_text)
+                pod, state = from_text(Pod, opened(pod_text)), from_text(PodState, opened(state_text))
                 record = PodRecord(pod, stored(source), int(order), bool(is_admitted), state)
             except (Unreadable, ValueError, TypeError) as error:
                 self._set_aside(str(uid), str(error))
@@ -78,7 +74,7 @@ class PodRows:
                 self._set_aside(str(uid), f"its UID is {pod.metadata.uid}")
                 continue
             found.append(record)
-            self._last[uid] = _Written(record, str(pod_text), str(state_text))
+            self._last[uid] = record
         return tuple(found)
 
     def ever_set_aside(self) -> frozenset[str]:
@@ -104,18 +100,12 @@ class PodRows:
             if not error.is_passing:
                 raise
 
-    def _save_state(self, uid: str, is_admitted: bool, text: str) -> None:  # noqa: FBT001
+    def _save_state(self, uid: str, record: PodRecord) -> None:
         self._transactions.write(
             "INSERT INTO lives (uid, is_admitted, life) VALUES (?1, ?2, ?3)"
             " ON CONFLICT (uid) DO UPDATE SET is_admitted = ?2, life = ?3",
-            (uid, is_admitted, sealed(text)),
+            (uid, record.is_admitted, sealed(to_text(record.state))),
         )
-
-
-class _Written(NamedTuple):
-    record: PodRecord
-    pod_text: str
-    state_text: str
 
 
 def _is_same_pod(one: PodRecord, other: PodRecord) -> bool:

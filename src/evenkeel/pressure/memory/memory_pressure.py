@@ -6,6 +6,7 @@ Without a memory threshold there is no watch; one that is still there is asked t
 import os
 from collections.abc import Callable, Mapping
 
+from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Kind, Tree
 from evenkeel.host.protection import lock_memory
@@ -29,10 +30,10 @@ SOURCE = "memory"
 
 
 class PodTexts:
-    """The pods as texts, each with a key. A pod is encoded once, and sent once in each connection."""
+    """The pods as texts, each with a key. A pod is encoded when it is sent: once for each watch."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[object, str, str]] = {}  # by UID: pod, key, text
+        self._of: dict[str, tuple[Pod, str]] = {}  # by UID, with the key
         self._count = 0
         self._sent: set[str] = set()
 
@@ -40,15 +41,15 @@ class PodTexts:
         """The key of each target by UID, and the texts that the watch does not know yet by their keys."""
         current = {}
         for target in targets.pods:
-            known = self._of.get(target.uid)
-            if known is None or (known[0] is not target.pod and known[0] != target.pod):
+            before, key = self._of.get(target.uid, (None, ""))
+            if before is not target.pod and before != target.pod:
                 self._count += 1
-                known = (target.pod, f"{os.getpid()}.{self._count}", to_text(target.pod))
-            current[target.uid] = known
+                key = f"{os.getpid()}.{self._count}"
+            current[target.uid] = (target.pod, key)
         self._of = current
-        new = {key: text for _, key, text in current.values() if key not in self._sent}
-        self._sent = {key for _, key, _ in current.values()}
-        return {uid: key for uid, (_, key, _) in current.items()}, new
+        new = {key: to_text(pod) for pod, key in current.values() if key not in self._sent}
+        self._sent = {key for _, key in current.values()}
+        return {uid: key for uid, (_, key) in current.items()}, new
 
     def forget_sent(self) -> None:
         """A new watch knows no pod."""
