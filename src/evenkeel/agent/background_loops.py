@@ -141,14 +141,17 @@ class BackgroundLoops:
         return ""
 
     async def _give_back_memory(self) -> None:
-        """While many pods start at once, the agent needs more memory than afterwards."""
-        before: set[str] = set()
+        """While many pods start at once, the agent needs more memory than afterwards. The last of them may run long
+        after all of them came, and what its start needed is free a little later."""
+        before: set[tuple[str, ...]] = set()
+        was_changed = False
         while True:
             await next_tick(_GIVE_BACK_SECONDS)
-            now = {record.uid for record in self._pod_store}
-            if now != before:
-                before = now
+            now = {(record.uid, *record.state.running) for record in self._pod_store}
+            is_changed = now != before
+            if is_changed or was_changed:
                 await asyncio.to_thread(give_back_memory)
+            before, was_changed = now, is_changed
 
     async def _read_files(self, files: PodFiles) -> None:
         async for found in files:

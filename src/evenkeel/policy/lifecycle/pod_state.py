@@ -111,6 +111,11 @@ class PodState(NamedTuple):
     def is_alive(self) -> bool:
         return any(container.is_alive for container in self.containers.values())
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The names of the containers that run."""
+        return tuple(name for name, container in self.containers.items() if container.is_running)
+
     def with_container(self, name: str, record: ContainerRecord) -> "PodState":
         return self._replace(containers={**self.containers, name: record})
 
