@@ -3,7 +3,8 @@
 import pytest
 
 from evenkeel.cli.output import age, age_of, printable, seconds_of
-from evenkeel.cli.pod_text import environment_lines, summary
+from evenkeel.cli.pod_description import environment_lines
+from evenkeel.cli.pod_text import summary
 
 
 def waiting(reason=""):

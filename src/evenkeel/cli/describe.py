@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from evenkeel.api.resources import CPU, MEMORY
@@ -21,10 +21,10 @@ from evenkeel.cli.client import AgentRefused, Client, client_from
 from evenkeel.cli.events import message_of
 from evenkeel.cli.get import listing_of
 from evenkeel.cli.listing import Request, add_selector_flag, selecting
-from evenkeel.cli.output import NONE, age, printable
-from evenkeel.cli.pod_text import amount_text, environment_lines, typed
+from evenkeel.cli.output import NONE, age, columns, printable
+from evenkeel.cli.pod_description import pod_lines
+from evenkeel.cli.pod_text import amount_text, given_text, typed
 from evenkeel.errors import EvenkeelError
-from evenkeel.policy.amounts import bytes_text, resource_text
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 from evenkeel.quantity import Quantity
 
@@ -36,7 +36,7 @@ EXAMPLES = """examples:
   evenkeel describe node              its capacity, the requests of its pods, and its conditions
 """
 Json = dict[str, Any]
-Lines = Iterator[str]
+_ENDED = ("Succeeded", "Failed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         kind, names = named(words, default=PODS)
     if kind == NODE:
-        print("\n".join(_node(client.get("/node"), client.pods(), _events(client, "", most=20))))
+        events = [event for event in _events(client, "", most=20) if not event.get("pod")]
+        print("\n".join((*_node_lines(client.get("/node"), client.pods()), *_event_lines(events))))
         return 0
     if args.selector is not None and names:
         raise EvenkeelError("give names or -l LABELS, not both")
@@ -90,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
             failures += 1
             continue
         print("\n\n" if number else "", end="")
-        print("\n".join(_pod(pod, _events(client, f"{args.namespace}/{name}"))))
+        events = _events(client, f"{args.namespace}/{name}")
+        print("\n".join((*pod_lines(pod), *_event_lines(events))))
     return int(failures > 0)
 
 
@@ -99,191 +101,7 @@ def _events(client: Client, pod: str, most: int = 50) -> list[Json]:
     return list(client.lines("/events", **parameters))
 
 
-def _pod(pod: Json, events: list[Json]) -> Lines:
-    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    yield from _fields(
-        {
-            "Name": meta["name"],
-            "Namespace": meta.get("namespace", "default"),
-            "Controlled By": ", ".join(
-                f"{owner['kind']}/{owner['name']}" for owner in meta.get("ownerReferences", ())
-            ),
-            "Priority": str(spec.get("priority", 0)),
-            "Start Time": status.get("startTime") or NONE,
-            "Labels": _pairs(meta.get("labels", {})),
-            "Annotations": _pairs(meta.get("annotations", {})),
-            "Deletion Time": meta.get("deletionTimestamp", ""),
-            "Status": status.get("phase", "Unknown"),
-            "Reason": status.get("reason", ""),
-            "Message": status.get("message", ""),
-            "IP": status.get("podIP", ""),
-            "QoS Class": status.get("qosClass", ""),
-            "Restart Policy": spec.get("restartPolicy", ""),
-            "Grace Period": f"{spec['terminationGracePeriodSeconds']}s"
-            if spec.get("terminationGracePeriodSeconds")
-            else "",
-            "Deadline": f"{spec['activeDeadlineSeconds']}s" if spec.get("activeDeadlineSeconds") else "",
-            "UID": meta.get("uid", ""),
-        }
-    )
-    if "resources" in spec or "resources" in status:
-        yield from _resources(spec.get("resources", {}), status.get("resources"), "")
-    for title, containers, statuses in (
-        ("Init Containers", spec.get("initContainers", ()), status.get("initContainerStatuses", ())),
-        ("Containers", spec.get("containers", ()), status.get("containerStatuses", ())),
-        (
-            "Ephemeral Containers",
-            spec.get("ephemeralContainers", ()),
-            status.get("ephemeralContainerStatuses", ()),
-        ),
-    ):
-        if containers:
-            yield f"{title}:"
-            by_name = {container["name"]: container for container in statuses}
-            for container in containers:
-                yield from _container(container, by_name.get(container["name"], {}))
-    yield from _conditions(status.get("conditions", ()))
-    yield from _volumes(spec.get("volumes", ()))
-    yield from _event_lines(events)
-
-
-def _container(container: Json, status: Json) -> Lines:
-    yield f"  {printable(container['name'])}:"
-    command = [*container.get("command", ()), *container.get("args", ())]
-    yield from _fields(
-        {
-            "Image": container.get("image", ""),
-            "Command": " ".join(_quoted(word) for word in command),
-            "Working Dir": container.get("workingDir", ""),
-            "Ports": ", ".join(
-                f"{p['containerPort']}/{p.get('protocol', 'TCP')}" for p in container.get("ports", ())
-            ),
-        },
-        "    ",
-    )
-    yield from _state("State", status.get("state", {}))
-    if status.get("lastState"):
-        yield from _state("Last State", status["lastState"])
-    yield from _fields(
-        {
-            "Ready": str(bool(status.get("ready"))),
-            "Restart Count": str(status.get("restartCount", 0)),
-            "QoS": ", ".join(
-                f"{which} {status[field]}"
-                for which, field in (("memory", "memoryQosClass"), ("cpu", "cpuQosClass"))
-                if status.get(field)
-            ),
-        },
-        "    ",
-    )
-    yield from _resources(container.get("resources", {}), status.get("resources"), "    ")
-    for title, field in (
-        ("Liveness", "livenessProbe"),
-        ("Readiness", "readinessProbe"),
-        ("Startup", "startupProbe"),
-    ):
-        if field in container:
-            yield f"    {title + ':':<16}{_probe(container[field])}"
-    yield from (printable(f"    {line}") for line in environment_lines(container))
-    if mounts := container.get("volumeMounts", ()):
-        yield "    Mounts:"
-        for mount in mounts:
-            way = "ro" if mount.get("readOnly") else "rw"
-            yield printable(f"      {mount['mountPath']} from {mount['name']} ({way})")
-
-
-def _state(title: str, state: Json) -> Lines:
-    for kind, of_kind in state.items():
-        yield f"    {title + ':':<16}{kind.capitalize()}"
-        yield from _fields(
-            {
-                "Reason": of_kind.get("reason", ""),
-                "Message": of_kind.get("message", ""),
-                "Exit Code": str(of_kind.get("exitCode", 0)) if kind == "terminated" else "",
-                "Signal": str(of_kind.get("signal") or ""),
-                "Started": of_kind.get("startedAt", ""),
-                "Finished": of_kind.get("finishedAt", ""),
-            },
-            "      ",
-        )
-        return
-    yield f"    {title + ':':<16}Waiting"
-
-
-def _resources(asked: Json, applied: Json | None, indent: str) -> Lines:
-    """The amounts asked for, beside the applied ones (E17)."""
-    rows = []
-    for kind, field in (("request", "requests"), ("limit", "limits")):
-        wanted, given = asked.get(field, {}), (applied or {}).get(field, {})
-        rows += [
-            (f"{name} {kind}", _text(name, wanted), _text(name, given))
-            for name in dict.fromkeys((*wanted, *given))
-        ]
-    if not rows:
-        return
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    first, second = max(widths[0], 14), max(widths[1], len("ASKED"))
-    yield f"{indent}{'Resources:':<{first + 2}}  {'ASKED':<{second}}  APPLIED"
-    for name, wanted_text, applied_text in rows:
-        yield f"{indent}  {name:<{first}}  {wanted_text:<{second}}  {applied_text}"
-
-
-def _probe(probe: Json) -> str:
-    if "exec" in probe:
-        how = "exec " + " ".join(_quoted(word) for word in probe["exec"].get("command", ()))
-    elif "httpGet" in probe:
-        get = probe["httpGet"]
-        where = f"{get.get('host', '')}:{get.get('port')}{get.get('path', '/')}"
-        how = f"http-get {get.get('scheme', 'HTTP').lower()}://{where}"
-    else:
-        how = f"tcp-socket :{probe.get('tcpSocket', {}).get('port')}"
-    return printable(
-        f"{how} delay={probe.get('initialDelaySeconds', 0)}s timeout={probe.get('timeoutSeconds', 1)}s "
-        f"period={probe.get('periodSeconds', 10)}s #success={probe.get('successThreshold', 1)} "
-        f"#failure={probe.get('failureThreshold', 3)}"
-    )
-
-
-def _conditions(conditions: Iterable[Json]) -> Lines:
-    if rows := [(c["type"], c["status"], c.get("reason", ""), c.get("message", "")) for c in conditions]:
-        yield "Conditions:"
-        yield from _columns([("Type", "Status", "Reason", "Message"), *rows])
-
-
-def _volumes(volumes: Iterable[Json]) -> Lines:
-    if listed := list(volumes):
-        yield "Volumes:"
-    for volume in listed:
-        yield printable(f"  {volume['name']}: {_source(volume)}")
-
-
-def _source(volume: Json) -> str:
-    if "hostPath" in volume:
-        return f"hostPath {volume['hostPath'].get('path', '')}"
-    if "projected" in volume:
-        return f"projected {', '.join(map(_data_source, volume['projected'].get('sources', ())))}"
-    if not {"configMap", "secret", "downwardAPI"}.isdisjoint(volume):
-        return _data_source(volume)
-    if "persistentVolumeClaim" in volume:
-        return f"persistentVolumeClaim {volume['persistentVolumeClaim'].get('claimName', '')}"
-    if "ephemeral" in volume:
-        return "ephemeral, on disk"
-    source = volume.get("emptyDir", {})
-    bound = source.get("sizeLimit")
-    size = f", at most {bytes_text(Quantity(bound).value)}" if bound is not None else ""
-    return f"emptyDir {'in memory' if source.get('medium') == 'Memory' else 'on disk'}{size}"
-
-
-def _data_source(source: Json) -> str:
-    """A configMap, secret or downwardAPI by its name; of a Secret that is all there is to see."""
-    for kind in ("configMap", "secret"):
-        if kind in source:
-            name = source[kind].get("name") or source[kind].get("secretName", "")
-            return f"{kind} {name}{' (optional)' if source[kind].get('optional') else ''}"
-    return "downwardAPI"
-
-
-def _event_lines(events: list[Json]) -> Lines:
+def _event_lines(events: list[Json]) -> Iterator[str]:
     if not events:
         yield f"Events:         {NONE}"
         return
@@ -292,40 +110,11 @@ def _event_lines(events: list[Json]) -> Lines:
         (event.get("type", ""), event.get("reason", ""), age(event.get("at", 0.0)), message_of(event))
         for event in events
     ]
-    yield from _columns([("Type", "Reason", "Age", "Message"), *rows])
+    for line in columns([("Type", "Reason", "Age", "Message"), *rows]):
+        yield printable(f"  {line}")
 
 
-def _node(node: Json, pods: list[Json], events: list[Json]) -> Lines:
-    yield from node_lines(node, pods)
-    yield from _event_lines([event for event in events if not event.get("pod")])
-
-
-def _fields(fields: Mapping[str, str], indent: str = "") -> Lines:
-    for name, value in fields.items():
-        if value:
-            yield f"{indent}{name + ':':<16}{printable(value)}"
-
-
-def _columns(rows: list[tuple[str, ...]]) -> Lines:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield printable("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
-
-
-def _pairs(labels: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in labels.items()) or NONE
-
-
-def _quoted(word: str) -> str:
-    """A word of a command, quoted for a shell."""
-    is_plain = word and all(letter.isalnum() or letter in "-_./=:,+@%" for letter in word)
-    return word if is_plain else "'" + word.replace("'", "'\\''") + "'"
-
-
-_ENDED = ("Succeeded", "Failed")
-
-
-def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
+def _node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
     status = node.get("status", {})
     yield f"Name:           {printable(node['metadata'].get('name', ''))}"
     if conditions := status.get("conditions", ()):
@@ -345,10 +134,8 @@ def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
         most = [of_pod[name] for of_pod in limits if name in of_pod]
         promised = str(len(held)) if name == "pods" else _share(name, asked, may_use)
         limited = "" if name == "pods" else _share(name, most, may_use)
-        rows.append((name, _text(name, capacity), _text(name, allocatable), promised, limited))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        rows.append((name, given_text(name, capacity), given_text(name, allocatable), promised, limited))
+    yield from (f"  {line}" for line in columns(rows))
     yield f"Pods:           {len(pods)} ({len(pods) - len(held)} ended)"
     for pod in held:
         amounts = pod_requests(pod)
@@ -356,10 +143,6 @@ def node_lines(node: Json, pods: list[Json]) -> Iterator[str]:
             f"{name} {amount_text(name, amounts.get(name))}" for name in (CPU, MEMORY) if amounts.get(name)
         )
         yield printable(f"  {pod.key}: {pod.status.qos_class or 'BestEffort'}, {asks or 'requests nothing'}")
-
-
-def _text(name: str, amounts: Json) -> str:
-    return resource_text(name, Quantity(amounts[name])) if name in amounts else "-"
 
 
 def _share(name: str, amounts: list[Quantity], whole: Quantity) -> str:

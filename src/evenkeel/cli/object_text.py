@@ -7,7 +7,7 @@ from typing import Any
 from evenkeel.cli.arguments import CLAIMS, CONFIG_MAPS, SECRETS, SERVICES
 from evenkeel.cli.client import Client, reported
 from evenkeel.cli.listing import Listing, Request, Row
-from evenkeel.cli.output import NONE, age_of, printable
+from evenkeel.cli.output import NONE, age_of, pairs, printable
 
 Json = dict[str, Any]
 Cell = Callable[[Json], str]
@@ -103,8 +103,8 @@ def _head(one: Json) -> Iterator[str]:
     meta = one["metadata"]
     yield f"Name:         {meta['name']}"
     yield f"Namespace:    {_namespace(one)}"
-    yield f"Labels:       {_pairs(meta.get('labels', {}))}"
-    yield f"Annotations:  {_pairs(meta.get('annotations', {}))}"
+    yield f"Labels:       {pairs(meta.get('labels', {}))}"
+    yield f"Annotations:  {pairs(meta.get('annotations', {}))}"
 
 
 Lines = Callable[[Json], Iterator[str]]
@@ -138,7 +138,7 @@ def _service(client: Client, namespace: str) -> Lines:
     pods = client.pods(namespace)
 
     def lines(one: Json) -> Iterator[str]:
-        yield f"Selector:     {_pairs(one.get('spec', {}).get('selector', {}))}"
+        yield f"Selector:     {pairs(one.get('spec', {}).get('selector', {}))}"
         yield f"Type:         {_service_type(one)}"
         for port in one.get("spec", {}).get("ports", ()):
             target = port.get("targetPort", port["port"])
@@ -179,7 +179,3 @@ _LINES: Mapping[str, Callable[[Client, str], Lines]] = {
 def _decoded_bytes(text: str) -> int:
     """The length of the content of a base64 text."""
     return len(text) // 4 * 3 - text[-2:].count("=")
-
-
-def _pairs(pairs: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in pairs.items()) or NONE

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from evenkeel.api.encode import encode
@@ -48,9 +48,15 @@ def clipped(line: str, columns: int) -> str:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Prints `rows` in columns. The first row has the heads."""
+    for line in columns(rows):
+        print(line)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The rows as lines whose cells stand below each other."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def print_structured(value: object, form: str) -> None:
@@ -127,6 +133,11 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """The same for text of several lines."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def pairs(labels: Mapping[str, str]) -> str:
+    """Labels, annotations or a selector on one line."""
+    return ", ".join(f"{name}={value}" for name, value in labels.items()) or NONE
 
 
 def age(then: float, now: float | None = None) -> str:

@@ -1,10 +1,8 @@
-"""A pod on one line, as in kubectl: containers that are ready, a word for the status, restarts, age; and where the
-variables of its containers come from.
+"""A pod on one line, as in kubectl: containers that are ready, a word for the status, restarts, age.
 
 It reads the agent's JSON without decoding it, because a listing of many pods should be fast.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from evenkeel.api.decode import Findings, decode
@@ -130,40 +128,11 @@ def request_and_limit(pod: dict[str, Any]) -> tuple[str, str]:
     return cpu, memory
 
 
+def given_text(name: str, amounts: Json) -> str:
+    """The amount of a resource that the agent's JSON has; `-` for none."""
+    return resource_text(name, Quantity(amounts[name])) if name in amounts else "-"
+
+
 def amount_text(name: str, amount: Quantity | None) -> str:
     """The amount of a resource in short form; `-` for none."""
     return resource_text(name, amount) if amount else "-"
-
-
-# Variables
-
-
-def environment_lines(container: Json) -> Iterator[str]:
-    """Where the variables of a container come from, as kubectl shows it. No value of an object is shown."""
-    if sources := container.get("envFrom", ()):
-        yield "Environment Variables from:"
-        for source in sources:
-            kind = "Secret" if "secretRef" in source else "ConfigMap"
-            of = source.get("secretRef") or source.get("configMapRef") or {}
-            prefix = f" with prefix '{source['prefix']}'" if source.get("prefix") else ""
-            yield f"  {of.get('name', '')}  {kind}{prefix}{_optional(of)}"
-    if variables := container.get("env", ()):
-        yield "Environment:"
-        for variable in variables:
-            yield f"  {variable['name']}: {_variable(variable)}"
-
-
-def _variable(variable: Json) -> str:
-    source = variable.get("valueFrom") or {}
-    for field, kind in (("secretKeyRef", "secret"), ("configMapKeyRef", "config map")):
-        if of := source.get(field):
-            return f"<set to the key '{of.get('key', '')}' of {kind} '{of.get('name', '')}'>{_optional(of)}"
-    if of := source.get("fieldRef"):
-        return f"({of.get('apiVersion') or 'v1'}:{of.get('fieldPath', '')})"
-    if of := source.get("resourceFieldRef"):
-        return f"({' of '.join(filter(None, (of.get('resource', ''), of.get('containerName', ''))))})"
-    return str(variable.get("value", ""))
-
-
-def _optional(source: Json) -> str:
-    return "  Optional: true" if source.get("optional") else "  Optional: false"

@@ -7,7 +7,7 @@ from evenkeel.cli.arguments import full_name, is_owned
 from evenkeel.cli.client import Client, reported
 from evenkeel.cli.events import message_of
 from evenkeel.cli.listing import Listing, Request, Row
-from evenkeel.cli.output import NONE, age, age_of, printable, seconds_of
+from evenkeel.cli.output import NONE, age, age_of, pairs, printable, seconds_of
 
 Json = dict[str, Any]
 Columns = tuple[tuple[str, Callable[[Json], str]], ...]
@@ -161,8 +161,8 @@ def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]
         "Name": meta["name"],
         "Namespace": meta.get("namespace", ""),
         "Created": meta.get("creationTimestamp", ""),
-        "Labels": _pairs(meta.get("labels", {})),
-        "Annotations": _pairs(meta.get("annotations", {})),
+        "Labels": pairs(meta.get("labels", {})),
+        "Annotations": pairs(meta.get("annotations", {})),
         "Selector": _selector(one) if "selector" in spec else "",
         **{_title(name): _text(value) for name, value in spec.items() if not isinstance(value, dict | list)},
         "Strategy": spec.get("strategy", spec.get("updateStrategy", {})).get("type", ""),
@@ -195,10 +195,6 @@ def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]
     for event in rows:
         text = message_of({**event, "message": event["message"].removeprefix(words)})
         yield f"  {event.get('type', ''):<9}{event.get('reason', ''):<20}{age(event.get('at', 0.0)):<8}{text}"
-
-
-def _pairs(labels: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in labels.items()) or NONE
 
 
 def _title(name: str) -> str:
