@@ -23,16 +23,8 @@ from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal, JournalError
 from evenkeel.policy.amounts import shares, weight_keeping_ratio
 from evenkeel.quantity import Quantity
-from evenkeel.runtime.interface import (
-    FAILED_MOUNT,
-    Attempt,
-    Launch,
-    NoImage,
-    NotPrepared,
-    Readiness,
-    Record,
-    StartFailed,
-)
+from evenkeel.runtime.interface import Attempt, Launch, Readiness, Record
+from evenkeel.runtime.start_errors import FAILED_MOUNT, NoImage, NotPrepared, StartFailed
 from tests.models.agents import Place, drive, pods_of, until
 
 WEB = """

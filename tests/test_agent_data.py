@@ -16,7 +16,8 @@ from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.journal.store import Journal
 from evenkeel.policy.lifecycle.changes import CONFIG_ERROR
 from evenkeel.runtime.environment import declared
-from evenkeel.runtime.interface import Launch, WrongConfig
+from evenkeel.runtime.interface import Launch
+from evenkeel.runtime.start_errors import WrongConfig
 from tests.models.agents import drive, until
 
 PASSWORD = "kept-from-everybody"

@@ -10,7 +10,8 @@ from evenkeel.api.config import KubeletConfiguration
 from evenkeel.pressure.intents import Intent, Intents
 from evenkeel.pressure.watch.messages import INTENTS_NAME
 from evenkeel.pressure.watch.process import INTENT_SLOTS
-from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.interface import Launch
+from evenkeel.runtime.start_errors import StartFailed
 from tests.models.agents import Place, pods_of, until
 from tests.models.memory_files import (
     PODS,

@@ -21,7 +21,8 @@ from evenkeel.api.container import (
     TCPSocketAction,
 )
 from evenkeel.policy.lifecycle.probe_results import ProbeKind, ProbeOutcome
-from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
+from evenkeel.runtime.interface import Attempt, ExecResult
+from evenkeel.runtime.start_errors import StartFailed
 from tests.models.agents import drive, pods_of, until
 from tests.reserved_port import ReservedPort
 

@@ -29,9 +29,10 @@ from evenkeel.runtime.cri.configs import ATTEMPT, CONTAINER
 from evenkeel.runtime.cri.cri_connection import Connection
 from evenkeel.runtime.cri.cri_runtime import CriRuntime
 from evenkeel.runtime.cri.log_rotation import to_rotate
-from evenkeel.runtime.interface import Attempt, Exited, Launch, NoImage, NotPrepared, RuntimeLost, StartFailed
+from evenkeel.runtime.interface import Attempt, Exited, Launch, RuntimeLost
 from evenkeel.runtime.paths import state_paths
 from evenkeel.runtime.procfs import process_at
+from evenkeel.runtime.start_errors import NoImage, NotPrepared, StartFailed
 from tests.cri_launches import POD, WITHIN_SECONDS, launch, opened, runtime_at, until
 from tests.fake_cri import FakeCri
 from tests.kernel.waiting import eventually

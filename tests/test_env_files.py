@@ -11,9 +11,9 @@ from evenkeel.api.pod import ObjectMeta, Pod, PodSpec
 from evenkeel.api.volume_types import EmptyDirVolumeSource, Volume
 from evenkeel.runtime.env_file_reader import read_env_file, with_env_files
 from evenkeel.runtime.environment import declared, missing_data, problems
-from evenkeel.runtime.interface import Attempt, Launch, WrongConfig
+from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.paths import state_paths
-from evenkeel.runtime.variable_errors import DataMissing
+from evenkeel.runtime.start_errors import DataMissing, WrongConfig
 
 
 def selector(key: str = "A", *, optional: bool | None = None) -> FileKeySelector:

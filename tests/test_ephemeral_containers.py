@@ -19,8 +19,9 @@ from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.provision import PlannedPod
 from evenkeel.policy.qos import QoSClass, pod_class
 from evenkeel.runtime import security
-from evenkeel.runtime.interface import Launch, NoImage
+from evenkeel.runtime.interface import Launch
 from evenkeel.runtime.process.process_refusals import Powers, refusal
+from evenkeel.runtime.start_errors import NoImage
 from tests.models.agents import Place, drive, until
 from tests.models.quiet_cluster import ADDRESSES, pod_sync
 from tests.simulated_pod import SimulatedPod

@@ -32,7 +32,8 @@ from evenkeel.kube.pod_object import (
 from evenkeel.kube.watched_objects import Services
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings
 from evenkeel.runtime.environment import declared
-from evenkeel.runtime.interface import Image, Launch, Readiness, StartFailed
+from evenkeel.runtime.interface import Image, Launch, Readiness
+from evenkeel.runtime.start_errors import StartFailed
 from tests.models.agents import Place, drive, until
 from tests.simulated_pod import SimulatedPod
 from tests.strategies import container

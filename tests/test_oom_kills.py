@@ -9,7 +9,8 @@ from evenkeel.agent.agent import Agent
 from evenkeel.agent.node.oom_kills import NOT_KNOWN, WAIT_SECONDS
 from evenkeel.agent.step_requests import OomKilled
 from evenkeel.host.node_figures import machine_oom_kills
-from evenkeel.runtime.interface import Attempt, Launch, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch
+from evenkeel.runtime.start_errors import StartFailed
 from tests.models.agents import Place, pods_of, until
 
 pytestmark = pytest.mark.req("A17", "A20")

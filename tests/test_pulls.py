@@ -11,11 +11,12 @@ from evenkeel.api.container import Container
 from evenkeel.runtime.images.credentials import Credential, ImageAccess, Keyring
 from evenkeel.runtime.images.pull_settings import PullSettings
 from evenkeel.runtime.images.references import ImageReference
-from evenkeel.runtime.interface import Attempt, ImageNoted, NoImage
+from evenkeel.runtime.interface import Attempt, ImageNoted
 from evenkeel.runtime.process.image_config import NO_CONFIG, Manifest
 from evenkeel.runtime.process.image_store import StoredImage
 from evenkeel.runtime.process.pulls import Pulls
 from evenkeel.runtime.process.skopeo import PullFailed
+from evenkeel.runtime.start_errors import NoImage
 from tests.models.agents import until
 
 APP = "registry.example/app:1"

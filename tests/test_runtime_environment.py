@@ -31,7 +31,7 @@ from evenkeel.runtime.environment import (
     wants_addresses,
     with_addresses,
 )
-from evenkeel.runtime.variable_errors import NotYet
+from evenkeel.runtime.start_errors import NotYet
 
 AMOUNTS = ResourceRequirements(limits={"memory": Quantity("64Mi"), "cpu": Quantity("1500m")})
 POD = Pod(

@@ -25,8 +25,8 @@ from evenkeel.api.volume_types import (
 )
 from evenkeel.quantity import Quantity
 from evenkeel.runtime import volume_content
+from evenkeel.runtime.start_errors import DataMissing
 from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
-from evenkeel.runtime.variable_errors import DataMissing
 from evenkeel.runtime.volume_content import VolumeFile, files_refusal, missing_files, volume_files
 
 DATA: PodData = {

@@ -26,8 +26,9 @@ from evenkeel.runtime.cri.cri_runtime import CriRuntime
 from evenkeel.runtime.id_ranges import IdRanges
 from evenkeel.runtime.images.credentials import HostCredentials
 from evenkeel.runtime.images.pull_settings import PullSettings
-from evenkeel.runtime.interface import Attempt, Launch, Record, StartFailed
+from evenkeel.runtime.interface import Attempt, Launch, Record
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.start_errors import StartFailed
 from tests.cri_launches import launch, opened, until
 from tests.fake_cri import FakeCri
 from tests.fuzz.cri_answers import answers, changed, readable

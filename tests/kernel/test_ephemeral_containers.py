@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from evenkeel.api.container import EphemeralContainer
-from evenkeel.runtime.interface import Record, StartFailed
+from evenkeel.runtime.interface import Record
 from evenkeel.runtime.procfs import Process
+from evenkeel.runtime.start_errors import StartFailed
 from tests.kernel import containers as of_test
 from tests.kernel.containers import CONTAINER, Containers, until
 from tests.kernel.waiting import PATIENCE_SECONDS, eventually

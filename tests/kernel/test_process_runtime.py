@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from evenkeel.cgroup.drivers.processes import is_dead
-from evenkeel.runtime.interface import Attempt, ExecResult, Exited, RuntimeLost, StartFailed
+from evenkeel.runtime.interface import Attempt, ExecResult, Exited, RuntimeLost
 from evenkeel.runtime.process.supervisor_link import ended_children
 from evenkeel.runtime.process.supervisor_protocol import SOCKET_NAME
+from evenkeel.runtime.start_errors import StartFailed
 from tests.kernel import containers as of_test
 from tests.kernel.containers import CONTAINER, Containers, until
 from tests.kernel.planned import may_lower_scores

@@ -33,10 +33,10 @@ from evenkeel.runtime.interface import (
     Readiness,
     Record,
     RuntimeEvent,
-    StartFailed,
 )
 from evenkeel.runtime.procfs import Process
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
+from evenkeel.runtime.start_errors import StartFailed
 from tests.models.kernel import CountingKernel
 
 GIB = 2**30

@@ -25,7 +25,8 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.journal.records import CLUSTER, WARNING, PodRecord
 from evenkeel.policy.service_names import Entry, aliases, by_label, entries_of, wants_names
 from evenkeel.pressure.protocol import PodObserver
-from evenkeel.runtime.interface import Attempt, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, Runtime
+from evenkeel.runtime.start_errors import StartFailed
 from evenkeel.runtime.volume_content import missing_files
 
 log = logging.getLogger(__name__)

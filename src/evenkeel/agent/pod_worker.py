@@ -27,7 +27,8 @@ from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.tree import Setting
 from evenkeel.errors import EvenkeelError
 from evenkeel.policy.lifecycle.actions import Stop
-from evenkeel.runtime.interface import Attempt, ExecResult, Launch, NotBegun, Runtime, StartFailed
+from evenkeel.runtime.interface import Attempt, ExecResult, Launch, Runtime
+from evenkeel.runtime.start_errors import NotBegun, StartFailed
 
 log = logging.getLogger(__name__)
 

@@ -23,22 +23,13 @@ from evenkeel.runtime.env_file_reader import with_env_files
 from evenkeel.runtime.env_files import file_keys
 from evenkeel.runtime.host_paths import HostPaths
 from evenkeel.runtime.id_ranges import AgentsOfMachine, IdRanges
-from evenkeel.runtime.interface import (
-    FAILED_MOUNT,
-    FAILED_SANDBOX,
-    Attempt,
-    Directories,
-    Launch,
-    NotPrepared,
-    Record,
-    RuntimeEvent,
-    StartFailed,
-)
+from evenkeel.runtime.interface import Attempt, Directories, Launch, Record, RuntimeEvent
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, state_paths
 from evenkeel.runtime.security import Granted
+from evenkeel.runtime.start_errors import FAILED_MOUNT, FAILED_SANDBOX, NotPrepared, StartFailed
 from evenkeel.runtime.tree_removal import remove_tree
 
 log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ import stat
 from evenkeel.api.data_objects import EnvFile
 from evenkeel.errors import reason
 from evenkeel.runtime.env_files import file_keys, file_name, file_value
-from evenkeel.runtime.interface import Launch, WrongConfig
+from evenkeel.runtime.interface import Launch
 from evenkeel.runtime.paths import StatePaths
+from evenkeel.runtime.start_errors import DataMissing, WrongConfig
 from evenkeel.runtime.sub_paths import open_below
-from evenkeel.runtime.variable_errors import DataMissing
 from evenkeel.runtime.volumes import source_path
 
 _MOST_BYTES = 1 << 20

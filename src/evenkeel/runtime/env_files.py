@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from evenkeel.api.container import Container, FileKeySelector
 from evenkeel.api.data_objects import ENV_FILE, EnvFile, PodData
-from evenkeel.runtime.variable_errors import DataMissing, NotYet
+from evenkeel.runtime.start_errors import DataMissing, NotYet
 
 _BLANKS = " \t"
 

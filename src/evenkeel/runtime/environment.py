@@ -25,7 +25,7 @@ from evenkeel.api.validation.name_rules import environment_name
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.quantity import ZERO, Quantity
 from evenkeel.runtime.env_files import file_keys, file_value
-from evenkeel.runtime.variable_errors import DataMissing, NotYet, NoValue
+from evenkeel.runtime.start_errors import DataMissing, NotYet, NoValue
 
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 _LONGEST_HOSTNAME = 63

@@ -12,11 +12,9 @@ from evenkeel.api.container import Container
 from evenkeel.api.data_objects import NO_DATA, PodData
 from evenkeel.api.pod import Pod
 from evenkeel.cgroup.tree import Cgroup, Setting, Version
-from evenkeel.errors import EvenkeelError
 from evenkeel.host.disk_usage import Usage
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.admission import Refusal
-from evenkeel.policy.lifecycle.changes import CONFIG_ERROR
 from evenkeel.runtime.procfs import Process
 from evenkeel.runtime.sessions import Session, Streams
 
@@ -154,52 +152,6 @@ class Directories(NamedTuple):
     layers: tuple[tuple[str, str], ...] = ()
     logs: tuple[tuple[str, str], ...] = ()
     volumes: tuple[tuple[str, str], ...] = ()
-
-
-class StartFailed(EvenkeelError):
-    """The container could not be started. The message names the field to change, or the refusal of the machine."""
-
-
-class NotBegun(StartFailed):
-    """Nothing was started, so the container waits and is tried again, whatever the restart policy is. `reason` is
-    Kubernetes' word for this waiting state, and `event` for the event."""
-
-    event = "Failed"
-
-    def __init__(self, message: str, reason: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.reason = reason
-
-
-class NoImage(NotBegun):
-    """The image is missing."""
-
-
-class WrongConfig(NotBegun):
-    """What the container is to be cannot be made out of its manifest and its image: a value of a variable is missing,
-    or it would run as root and must not."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message, CONFIG_ERROR, hint=hint)
-
-
-class NotCreated(NotBegun):
-    """The container could not be created: its seccomp profile is missing, for instance."""
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message, "CreateContainerError", hint=hint)
-
-
-class NotPrepared(NotBegun):
-    """Something that all containers of a pod share could not be made, such as its volumes or its network. As in kubelet
-    the pod waits, and its event says why."""
-
-    def __init__(self, message: str, event: str, *, hint: str = "") -> None:
-        super().__init__(message, "ContainerCreating", hint=hint)
-        self.event = event
-
-
-FAILED_MOUNT, FAILED_SANDBOX = "FailedMount", "FailedCreatePodSandBox"  # events of `NotPrepared`
 
 
 class Runtime(Protocol):

@@ -33,8 +33,8 @@ from evenkeel.api.pod import Pod
 from evenkeel.api.volume_types import DownwardAPIVolumeFile, KeyToPath, Volume
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.environment import amount_of, field_value, object_of
+from evenkeel.runtime.start_errors import DataMissing, NoValue
 from evenkeel.runtime.tree_removal import remove_tree
-from evenkeel.runtime.variable_errors import DataMissing, NoValue
 
 _MAPS = {"metadata.labels": "labels", "metadata.annotations": "annotations"}
 _DATA, _NEW_DATA = "..data", "..data_tmp"

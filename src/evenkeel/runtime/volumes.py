@@ -21,8 +21,8 @@ from evenkeel.quantity import ZERO
 from evenkeel.runtime import network_files, volume_content
 from evenkeel.runtime.memory_mounts import VolumeRefused, mount_in_memory, unmount_memory
 from evenkeel.runtime.paths import StatePaths, checked, is_uid, make_directory, names_in
+from evenkeel.runtime.start_errors import DataMissing, NoValue
 from evenkeel.runtime.tree_removal import Resists, remove_tree
-from evenkeel.runtime.variable_errors import DataMissing, NoValue
 from evenkeel.runtime.volume_content import files_refusal, volume_files
 
 __all__ = (

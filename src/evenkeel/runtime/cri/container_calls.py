@@ -14,7 +14,8 @@ from evenkeel.runtime.cri import tasks_pb2 as tasks
 from evenkeel.runtime.cri.configs import resources
 from evenkeel.runtime.cri.container_table import ContainerTable, CriContainer
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
+from evenkeel.runtime.interface import Attempt, ExecResult
+from evenkeel.runtime.start_errors import StartFailed
 
 log = logging.getLogger(__name__)
 

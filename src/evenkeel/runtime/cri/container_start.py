@@ -35,12 +35,12 @@ from evenkeel.runtime.environment import (
     with_addresses,
 )
 from evenkeel.runtime.host_paths import HostPaths
-from evenkeel.runtime.interface import Attempt, Launch, NotCreated, StartFailed, WrongConfig
+from evenkeel.runtime.interface import Attempt, Launch
 from evenkeel.runtime.memory_mounts import VolumeRefused
 from evenkeel.runtime.network_files import HOSTS
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.procfs import is_below, other_ways, read_mounts
-from evenkeel.runtime.variable_errors import DataMissing, NoValue
+from evenkeel.runtime.start_errors import DataMissing, NotCreated, NoValue, StartFailed, WrongConfig
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -52,11 +52,11 @@ from evenkeel.runtime.interface import (
     Readiness,
     Record,
     RuntimeLost,
-    StartFailed,
 )
 from evenkeel.runtime.procfs import Process, process_at
 from evenkeel.runtime.security import reaches_host
 from evenkeel.runtime.sessions import Session, SessionRefused, Streams
+from evenkeel.runtime.start_errors import StartFailed
 
 _THREADS = 8
 _START_PATIENCE_SECONDS = 30.0  # the time that a start waits for a runtime that is away

@@ -15,10 +15,11 @@ from evenkeel.api.pod import Pod
 from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.host_paths import HostPlace, open_place
-from evenkeel.runtime.interface import Launch, StartFailed
+from evenkeel.runtime.interface import Launch
 from evenkeel.runtime.memory_mounts import FLAGS, MEMORY_LOCK, VolumeRefused, mount_memory_root
 from evenkeel.runtime.network_files import file_text, own_files
 from evenkeel.runtime.paths import StatePaths, make_directory, names_in
+from evenkeel.runtime.start_errors import StartFailed
 from evenkeel.runtime.sub_paths import SubPathRefused, open_sub_path
 from evenkeel.runtime.volumes import source_path
 

@@ -25,8 +25,9 @@ from evenkeel.runtime.images.credentials import (
 )
 from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference
-from evenkeel.runtime.interface import Attempt, Image, ImageNoted, Launch, NoImage, StartFailed
+from evenkeel.runtime.interface import Attempt, Image, ImageNoted, Launch
 from evenkeel.runtime.paths import read_json, write_json
+from evenkeel.runtime.start_errors import NoImage, StartFailed
 
 _NEVER, _ALWAYS = "Never", "Always"  # the third policy is IfNotPresent
 _PULL_SECONDS = 600.0

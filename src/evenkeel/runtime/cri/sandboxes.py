@@ -22,8 +22,9 @@ from evenkeel.runtime.cri.cri_connection import CallFailed, RuntimeAway
 from evenkeel.runtime.cri.cri_status import location
 from evenkeel.runtime.cri.runtime_link import RuntimeLink
 from evenkeel.runtime.id_ranges import IdRanges
-from evenkeel.runtime.interface import FAILED_SANDBOX, Launch, NotPrepared, StartFailed
+from evenkeel.runtime.interface import Launch
 from evenkeel.runtime.paths import StatePaths, UnsafeName
+from evenkeel.runtime.start_errors import FAILED_SANDBOX, NotPrepared, StartFailed
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.restarts import backoff_text
-from evenkeel.runtime.interface import Attempt, NoImage
+from evenkeel.runtime.interface import Attempt
+from evenkeel.runtime.start_errors import NoImage
 
 NEVER_VERIFY = "NeverVerify"
 

@@ -16,13 +16,14 @@ from evenkeel.host.disk_usage import Usage, usage_below
 from evenkeel.runtime.images.credentials import HostCredentials, pod_keyrings
 from evenkeel.runtime.images.pull_settings import pull_settings
 from evenkeel.runtime.images.references import is_of_registry
-from evenkeel.runtime.interface import Attempt, Image, Launch, NoImage, Pull, RuntimeEvent
+from evenkeel.runtime.interface import Attempt, Image, Launch, Pull, RuntimeEvent
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process import process_images
 from evenkeel.runtime.process.image_store import ImageStore, StoredImage, list_images
 from evenkeel.runtime.process.process_images import Images
 from evenkeel.runtime.process.pulls import Pulls
 from evenkeel.runtime.process.skopeo import Skopeo
+from evenkeel.runtime.start_errors import NoImage
 
 
 class ContainerImages:

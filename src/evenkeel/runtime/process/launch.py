@@ -22,7 +22,7 @@ from evenkeel.runtime.environment import (
     sub_paths,
 )
 from evenkeel.runtime.host_paths import NO_PLACES, HostPlace
-from evenkeel.runtime.interface import Launch, StartFailed, WrongConfig
+from evenkeel.runtime.interface import Launch
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import ETC, own_files
 from evenkeel.runtime.paths import StatePaths
@@ -35,6 +35,7 @@ from evenkeel.runtime.process.supervisor.kernel_filesystems import CGROUPS, MASK
 from evenkeel.runtime.process.supervisor.rootfs import FilesystemSpec, Mount
 from evenkeel.runtime.process.supervisor.start_plan import Plan
 from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
+from evenkeel.runtime.start_errors import StartFailed, WrongConfig
 
 _TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
 # Kernel interfaces. Root can change the machine through them wherever they are mounted.

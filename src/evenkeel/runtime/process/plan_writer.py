@@ -15,7 +15,7 @@ from evenkeel.host.node_figures import host_address
 from evenkeel.runtime import memory_mounts, security, volumes
 from evenkeel.runtime.environment import wants_addresses, with_addresses
 from evenkeel.runtime.host_paths import HostPaths
-from evenkeel.runtime.interface import Launch, NotCreated
+from evenkeel.runtime.interface import Launch
 from evenkeel.runtime.log_relay import LogLimits
 from evenkeel.runtime.network_files import ETC, own_files
 from evenkeel.runtime.paths import StatePaths, make_directory, write_json
@@ -30,6 +30,7 @@ from evenkeel.runtime.process.seccomp_profiles import localhost_filter
 from evenkeel.runtime.process.supervisor.start_plan import PRIVATE
 from evenkeel.runtime.process.user_namespaces import UserNamespaces
 from evenkeel.runtime.procfs import MountWatch
+from evenkeel.runtime.start_errors import NotCreated
 
 
 class PlanWriter:

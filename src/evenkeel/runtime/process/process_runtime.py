@@ -34,7 +34,6 @@ from evenkeel.runtime.interface import (
     Readiness,
     Record,
     RuntimeLost,
-    StartFailed,
 )
 from evenkeel.runtime.paths import every_attempt
 from evenkeel.runtime.process import process_images, process_refusals, supervisor_link, supervisor_protocol
@@ -54,6 +53,7 @@ from evenkeel.runtime.process.supervisor_protocol import ExitFile, Message, Proc
 from evenkeel.runtime.process.user_namespaces import UserNamespaces
 from evenkeel.runtime.procfs import Process, process_at
 from evenkeel.runtime.sessions import Session, Streams
+from evenkeel.runtime.start_errors import StartFailed
 
 _THREADS = 16
 _FORGET_SECONDS = 5.0

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from evenkeel.runtime import session_processes
-from evenkeel.runtime.interface import Attempt, ExecResult, StartFailed
+from evenkeel.runtime.interface import Attempt, ExecResult
 from evenkeel.runtime.process.attempt_table import AttemptTable
 from evenkeel.runtime.process.supervisor_connection import (
     DESCRIPTORS,
@@ -23,6 +23,7 @@ from evenkeel.runtime.process.supervisor_connection import (
 )
 from evenkeel.runtime.process.supervisor_protocol import BadMessage, Message
 from evenkeel.runtime.sessions import BaseSession, Session, SessionEnd, SessionRefused, Streams, set_size
+from evenkeel.runtime.start_errors import StartFailed
 
 _OPEN, _ATTACH = "open", "attach"
 _HANG_UP, _DETACH = "hang_up", "detach"

@@ -24,9 +24,10 @@ from evenkeel.runtime.images.credentials import (
 )
 from evenkeel.runtime.images.pull_settings import AwaitedPulls, PullSettings, PullTurns, pulled_text
 from evenkeel.runtime.images.references import ImageReference, InvalidReference
-from evenkeel.runtime.interface import Attempt, ImageNoted, NoImage, Pull
+from evenkeel.runtime.interface import Attempt, ImageNoted, Pull
 from evenkeel.runtime.process.image_store import ImageStore, StoredImage
 from evenkeel.runtime.process.skopeo import PullFailed, Skopeo
+from evenkeel.runtime.start_errors import NoImage
 
 _ALWAYS, _NEVER = "Always", "Never"  # the third policy is IfNotPresent
 T = TypeVar("T")
