@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.runtime import log_reading
+from evenkeel.runtime import log_files, log_reading
 from evenkeel.runtime.log_reading import follow, read_logs
 from evenkeel.runtime.log_relay import LONGEST_LINE_BYTES, LogLimits, LogRelay
 from evenkeel.runtime.termination_messages import termination_message
@@ -390,15 +390,15 @@ def test_following_goes_on_without_inotify(tmp_path: Path, monkeypatch: pytest.M
 def test_attempts_are_told_apart_from_rotated_files(tmp_path: Path) -> None:
     for name in ("1.log", "10.log", "2.log", "2.log.20260101-120000", "x.log", "²3.log"):
         (tmp_path / name).write_bytes(b"")
-    assert log_reading.attempts(str(tmp_path)) == (1, 2, 10)
-    assert log_reading.attempts(str(tmp_path / "none")) == ()
+    assert log_files.attempts(str(tmp_path)) == (1, 2, 10)
+    assert log_files.attempts(str(tmp_path / "none")) == ()
 
 
 def test_an_attempt_whose_log_is_just_being_rotated_is_the_current_one(tmp_path: Path) -> None:
     """A container runtime opens the new file a while after the old one was moved aside."""
     for name in ("1.log", "1.log.20260102-030405", "2.log.20260102-030406"):
         (tmp_path / name).write_text("2026-01-02T03:04:05.0Z stdout F said\n")
-    assert log_reading.attempts(str(tmp_path)) == (1, 2)
+    assert log_files.attempts(str(tmp_path)) == (1, 2)
     assert [line.text for line in log_reading.read_logs(str(tmp_path / "2.log"))] == [b"said"]
 
 

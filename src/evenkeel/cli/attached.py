@@ -14,7 +14,8 @@ from typing import Any
 from evenkeel.cli.client import AgentRefused, Client, NoAgent
 from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, reason
-from evenkeel.runtime.log_reading import LogLine, attempts, follow
+from evenkeel.runtime.log_files import attempts
+from evenkeel.runtime.log_reading import LogLine, follow
 from evenkeel.runtime.paths import StatePaths, state_paths
 
 Json = dict[str, Any]

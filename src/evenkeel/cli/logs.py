@@ -18,7 +18,7 @@ from evenkeel.cli.listing import add_selector_flag, selecting
 from evenkeel.cli.output import printable
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.runtime import log_reading
+from evenkeel.runtime import log_files, log_reading
 from evenkeel.runtime.paths import checked, state_paths
 
 USAGE = (
@@ -202,12 +202,12 @@ def _subdirectories(directory: str) -> list[str]:
 
 def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool) -> _Log:
     here = f"{directory}/{container}"
-    attempts = log_reading.attempts(here) if os.path.isdir(here) else ()
+    attempts = log_files.attempts(here) if os.path.isdir(here) else ()
     status = status_of(pod, container) if pod else {}
     state = status.get("state", {})
     if is_previous:
         last = status.get("lastState", {}).get("terminated")
-        number = log_reading.previous_attempt(
+        number = log_files.previous_attempt(
             attempts,
             is_waiting="waiting" in state,
             restarts=status.get("restartCount", 0),
@@ -218,9 +218,7 @@ def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool)
             return _Log(container, missing=f"container {container} has no log of an earlier attempt")
         return _Log(container, f"{here}/{number}.log", number)
     has_begun = "running" in state or "terminated" in state
-    number = log_reading.present_attempt(
-        attempts, has_begun=has_begun, restarts=status.get("restartCount", 0)
-    )
+    number = log_files.present_attempt(attempts, has_begun=has_begun, restarts=status.get("restartCount", 0))
     if not number:
         waiting = state.get("waiting", {})
         why = ": ".join(filter(None, (waiting.get("reason", ""), waiting.get("message", ""))))
@@ -231,8 +229,8 @@ def _log(directory: str, container: str, pod: Json | None, *, is_previous: bool)
 def _has_come(log: _Log, is_over: Callable[[], bool]) -> bool:
     """Waits for the first line of the attempt. False if it ends without one."""
     here = f"{log.directory}/{log.container}"
-    while log.attempt not in log_reading.attempts(here):
-        if is_over() and log.attempt not in log_reading.attempts(here):
+    while log.attempt not in log_files.attempts(here):
+        if is_over() and log.attempt not in log_files.attempts(here):
             return False
         time.sleep(_POLL_SECONDS)
     return True

@@ -9,13 +9,8 @@ from datetime import datetime
 from evenkeel.api.pod import ContainerStatus, Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.runtime.log_reading import (
-    GrowingLog,
-    LogLine,
-    attempts,
-    present_attempt,
-    previous_attempt,
-)
+from evenkeel.runtime.log_files import attempts, present_attempt, previous_attempt
+from evenkeel.runtime.log_reading import GrowingLog, LogLine
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.sessions import readable
 from evenkeel.server.http import Refused, Request, Stream
