@@ -13,7 +13,8 @@ import grpc.aio
 import pytest
 from h2.utilities import SizeLimitDict
 
-from evenkeel.runtime.cri.grpc_channel import GrpcChannel, GrpcError, timeout_text
+from evenkeel.runtime.cri.grpc_channel import GrpcChannel, timeout_text
+from evenkeel.runtime.cri.grpc_stream import GrpcError
 
 MOST_BYTES = 8 << 20
 WITHIN_SECONDS = 30.0

@@ -11,7 +11,8 @@ from google.protobuf.message import DecodeError
 from evenkeel.errors import EvenkeelError
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.endpoints import socket_path
-from evenkeel.runtime.cri.grpc_channel import DEADLINE_EXCEEDED, UNAVAILABLE, GrpcChannel, GrpcError, Metadata
+from evenkeel.runtime.cri.grpc_channel import GrpcChannel, Metadata
+from evenkeel.runtime.cri.grpc_stream import DEADLINE_EXCEEDED, UNAVAILABLE, GrpcError
 
 T = TypeVar("T")
 

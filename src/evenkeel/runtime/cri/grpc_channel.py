@@ -5,10 +5,8 @@ channel connects when a call needs it. A connection that is lost fails the calls
 A call is repeated only if the server says that it has not processed it (REFUSED_STREAM, RFC 9113, 8.7)."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from urllib.parse import unquote
 
 from h2 import events
 from h2.config import H2Configuration
@@ -18,43 +16,21 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
 from evenkeel.errors import reason
+from evenkeel.runtime.cri.grpc_stream import (
+    DEADLINE_EXCEEDED,
+    UNAVAILABLE,
+    CallRefused,
+    GrpcError,
+    GrpcStream,
+)
 
 Metadata = Sequence[tuple[str, str]]
 
-DEADLINE_EXCEEDED, UNAVAILABLE, INTERNAL = "DEADLINE_EXCEEDED", "UNAVAILABLE", "INTERNAL"
-_CODES = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", DEADLINE_EXCEEDED, "NOT_FOUND", "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-    INTERNAL, UNAVAILABLE, "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
-# HTTP statuses without a gRPC status, and their meaning as gRPC defines it.
-_OF_HTTP = {
-    "400": INTERNAL, "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED",
-    "429": UNAVAILABLE, "502": UNAVAILABLE, "503": UNAVAILABLE, "504": UNAVAILABLE,
-}  # fmt: skip
-_OF_RESETS: dict[int, str] = {
-    ErrorCodes.CANCEL: "CANCELLED",
-    ErrorCodes.ENHANCE_YOUR_CALM: "RESOURCE_EXHAUSTED",
-}
-_PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 _WINDOW_BYTES = 1 << 20  # what a server may send before we have read it
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
 _REFUSED_SECONDS = 0.01
 _LONGEST_TIMEOUT = 10**8
-
-
-class GrpcError(Exception):
-    """A call that failed, with the name of gRPC's status code."""
-
-    def __init__(self, code: str, details: str = "") -> None:
-        super().__init__(f"{code}: {details}")
-        self.code = code
-        self.details = details
-
-
-class _Refused(GrpcError):
-    """The server has not processed the call, because it has as many calls as it allows."""
 
 
 class GrpcChannel:
@@ -76,7 +52,7 @@ class GrpcChannel:
                     stream = await wire.request(method, request, (timeout, *metadata))
                     try:
                         return await stream.only_message()
-                    except _Refused:
+                    except CallRefused:
                         await asyncio.sleep(_REFUSED_SECONDS)
                     finally:
                         wire.release(stream)
@@ -139,89 +115,6 @@ def timeout_text(seconds: float) -> str:
     return f"{_LONGEST_TIMEOUT - 1}H"
 
 
-class _Stream:
-    """One call: the unsent part of its request, and the received part of its answer."""
-
-    def __init__(self, number: int, unsent: bytes, most_bytes: int) -> None:
-        self.number = number
-        self.unsent = memoryview(unsent)
-        self.headers: dict[str, str] = {}
-        self.is_failed = False
-        self.is_ended = False  # by the server
-        self._most_bytes = most_bytes
-        self._error: GrpcError | None = None
-        self._messages: deque[bytes] = deque()
-        self._waiting_bytes = 0  # in `_messages`
-        self._rest = bytearray()  # of a message that is not whole yet
-        self._changed = asyncio.Event()
-
-    async def only_message(self) -> bytes:
-        """The answer to a call that has one. Raises GrpcError."""
-        message = await self.next_message()
-        if message is None or await self.next_message() is not None:
-            raise GrpcError(INTERNAL, "the answer is not one message")
-        return message
-
-    async def next_message(self) -> bytes | None:
-        """None at the end of an answer that the server calls OK. Raises GrpcError."""
-        while not self._messages:
-            if self._error is not None:
-                raise self._error
-            if self.is_ended:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        message = self._messages.popleft()
-        self._waiting_bytes -= len(message)
-        return message
-
-    def take(self, data: bytes) -> None:
-        self._rest += data
-        while not self.is_failed and len(self._rest) >= _PREFIX_BYTES:
-            size = int.from_bytes(self._rest[1:_PREFIX_BYTES], "big")
-            if self._rest[0]:
-                self.fail(INTERNAL, "the answer is compressed, which was not asked for")
-            elif self._waiting_bytes + size > self._most_bytes:
-                self.fail("RESOURCE_EXHAUSTED", f"the answer has more than {self._most_bytes} bytes")
-            elif len(self._rest) < _PREFIX_BYTES + size:
-                break
-            else:
-                self._messages.append(bytes(self._rest[_PREFIX_BYTES : _PREFIX_BYTES + size]))
-                self._waiting_bytes += size
-                del self._rest[: _PREFIX_BYTES + size]
-        self._changed.set()
-
-    def end(self) -> None:
-        """The server has sent all of its answer, with the status as its last headers."""
-        self.is_ended = True
-        status, text = self.headers.get("grpc-status"), unquote(self.headers.get("grpc-message", ""))
-        http = self.headers.get(":status", "")
-        if status is None:
-            code = INTERNAL if http == "200" else _OF_HTTP.get(http, "UNKNOWN")
-            self.fail(code, f"HTTP status {http}, and no status of gRPC")
-        elif status != "0":
-            known = status.isdecimal() and int(status) < len(_CODES)
-            self.fail(_CODES[int(status)] if known else "UNKNOWN", text)
-        elif self._rest:
-            self.fail(INTERNAL, "the answer ends within a message")
-        self._changed.set()
-
-    def reset(self, code: ErrorCodes | int) -> None:
-        """The server has ended the call without an answer."""
-        self.is_ended = True
-        if code == ErrorCodes.REFUSED_STREAM:
-            self._error = _Refused(UNAVAILABLE, "the server has too many calls")
-        name = code.name if isinstance(code, ErrorCodes) else str(code)
-        self.fail(_OF_RESETS.get(code, INTERNAL), f"the server has ended the call: {name}")
-
-    def fail(self, code: str, details: str) -> None:
-        """Messages that arrived before are still read first."""
-        if self._error is None:
-            self._error = GrpcError(code, details)
-        self.is_failed = True
-        self._changed.set()
-
-
 class _Http2(H2Connection):
     """h2 remembers how each of the last 65536 calls has ended, for frames that come after that: 7.5 MiB in the end."""
 
@@ -237,10 +130,10 @@ class _Wire(asyncio.Protocol):
         self.lost = asyncio.Event()
         self._most_bytes = most_bytes
         self._h2 = _Http2(H2Configuration(header_encoding="utf-8"))
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, GrpcStream] = {}
         self._released = asyncio.Event()
 
-    async def request(self, method: str, message: bytes, metadata: Metadata = ()) -> _Stream:
+    async def request(self, method: str, message: bytes, metadata: Metadata = ()) -> GrpcStream:
         while self.is_open and self._is_full:
             self._released.clear()
             await self._released.wait()
@@ -256,9 +149,8 @@ class _Wire(asyncio.Protocol):
             ("te", "trailers"),
             *metadata,
         ]
-        prefixed = b"\0" + len(message).to_bytes(_PREFIX_BYTES - 1, "big") + message
         try:
-            stream = _Stream(self._h2.get_next_available_stream_id(), prefixed, self._most_bytes)
+            stream = GrpcStream(self._h2.get_next_available_stream_id(), message, self._most_bytes)
             self._h2.send_headers(stream.number, headers)
             self._streams[stream.number] = stream
             self._send(stream)
@@ -272,7 +164,7 @@ class _Wire(asyncio.Protocol):
     def _is_full(self) -> bool:
         return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
 
-    def release(self, stream: _Stream) -> None:
+    def release(self, stream: GrpcStream) -> None:
         """Forgets a call that no caller waits for. If the server has not ended the call, the stream is reset."""
         self._streams.pop(stream.number, None)
         self._released.set()
@@ -338,12 +230,12 @@ class _Wire(asyncio.Protocol):
         elif isinstance(event, events.StreamReset) and (stream := self._waiting(event.stream_id)) is not None:
             stream.reset(event.error_code)
 
-    def _waiting(self, number: int) -> _Stream | None:
+    def _waiting(self, number: int) -> GrpcStream | None:
         """The call, if a caller still waits for it."""
         stream = self._streams.get(number)
         return None if stream is None or stream.is_failed else stream
 
-    def _send(self, stream: _Stream) -> None:
+    def _send(self, stream: GrpcStream) -> None:
         """Sends as much of the request as the server's flow control allows."""
         while stream.unsent and not stream.is_failed:
             room = min(self._h2.local_flow_control_window(stream.number), self._h2.max_outbound_frame_size)
