@@ -10,9 +10,10 @@ from evenkeel.api.decode import Findings, decode
 from evenkeel.api.manifests import read_manifests
 from evenkeel.cgroup.tree import Naming
 from evenkeel.runtime.cri import cri_pb2 as pb
-from evenkeel.runtime.cri.configs import attempt_of, container_config, paths_to_state, sandbox_config
+from evenkeel.runtime.cri.configs import attempt_of, container_config, sandbox_config
 from evenkeel.runtime.cri.cri_refusals import refusal
 from evenkeel.runtime.cri.endpoints import chosen, require_libraries, socket_path
+from evenkeel.runtime.cri.host_mounts import paths_to_state
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.security import Granted
 from tests.cri_launches import launch

@@ -16,7 +16,6 @@ from evenkeel.api.container import (
     SELinuxOptions,
 )
 from evenkeel.api.pod import Pod
-from evenkeel.api.scalars import is_within
 from evenkeel.cgroup.tree import Naming, Setting, Version
 from evenkeel.runtime import security, volumes
 from evenkeel.runtime.cri import cri_pb2 as pb
@@ -156,24 +155,6 @@ def container_config(
         options = config.linux.security_context.namespace_options
         options.pid, options.target_id = pb.NamespaceMode.TARGET, target_id
     return config
-
-
-def paths_to_state(container: Container, sources: Mapping[int, str], ways: Iterable[str]) -> tuple[str, ...]:
-    """Lists the paths at which the container would see the agent's state directory.
-
-    `sources` are the real paths of its hostPath volumes, by the index of the mount. `ways` are all paths of the host
-    that lead to the state directory.
-    """
-    return tuple(
-        posixpath.normpath(
-            posixpath.join(
-                f"/{container.volume_mounts[index].mount_path.lstrip('/')}", posixpath.relpath(way, source)
-            )
-        )
-        for index, source in sources.items()
-        for way in ways
-        if is_within(way, source)
-    )
 
 
 def resources(

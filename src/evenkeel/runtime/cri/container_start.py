@@ -21,11 +21,10 @@ from evenkeel.runtime.cri.configs import (
     STATE,
     UID,
     container_config,
-    paths_to_state,
 )
 from evenkeel.runtime.cri.container_calls import is_removed, removed
 from evenkeel.runtime.cri.cri_connection import CallFailed, Connection, RuntimeAway
-from evenkeel.runtime.cri.host_mounts import bind_parts, make_files
+from evenkeel.runtime.cri.host_mounts import bind_parts, make_files, paths_to_state
 from evenkeel.runtime.cri.image_pulls import ImagePulls
 from evenkeel.runtime.cri.sandboxes import Sandboxes
 from evenkeel.runtime.environment import (

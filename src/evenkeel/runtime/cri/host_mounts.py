@@ -2,16 +2,18 @@
 copies of the host's network files.
 
 The runtime would follow symlinks of the container. So this module opens each part of a volume safely and mounts it, and
-the runtime gets the path of that mount. All functions block.
+the runtime gets the path of that mount. All functions that make or remove something block.
 """
 
 import os
+import posixpath
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from evenkeel.api.container import Container
 from evenkeel.api.pod import Pod
+from evenkeel.api.scalars import is_within
 from evenkeel.errors import reason
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.host_paths import HostPlace, open_place
@@ -61,6 +63,24 @@ def bind_parts(
                 f"container {container.name}: a part of a volume cannot be mounted: {reason(error)}"
             ) from None
     return mounted
+
+
+def paths_to_state(container: Container, sources: Mapping[int, str], ways: Iterable[str]) -> tuple[str, ...]:
+    """Lists the paths at which the container would see the agent's state directory.
+
+    `sources` are the real paths of its hostPath volumes, by the index of the mount. `ways` are all paths of the host
+    that lead to the state directory.
+    """
+    return tuple(
+        posixpath.normpath(
+            posixpath.join(
+                f"/{container.volume_mounts[index].mount_path.lstrip('/')}", posixpath.relpath(way, source)
+            )
+        )
+        for index, source in sources.items()
+        for way in ways
+        if is_within(way, source)
+    )
 
 
 def mount_termination_logs(pod: Pod, paths: StatePaths) -> None:
