@@ -158,7 +158,7 @@ def assemble(
     watching = (kernel_events, memory, disk, stalls, queues, prober)
     followers = (copies, volume_updates, cluster_data, service_names)
     observers = (*watching, *followers, in_place, desired_pods, workload_controller, cluster_pods)
-    pod_cgroups = PodCgroups(node, journal, cgroups, pods, events, worker, steps, observers)
+    pod_cgroups = PodCgroups(node, journal, cgroups, runtime, pods, events, worker, steps, observers)
     updates = PodUpdates(node.profile, settings, pods, oom_kills, events, steps, observers, evictions, clock)
     pod_loop = PodLoop(
         settings,

@@ -15,13 +15,14 @@ from evenkeel.agent.step_requests import StepRequests
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.cgroup.reconfigure import Found
 from evenkeel.cgroup.tree import Cgroup, Kind
-from evenkeel.journal.records import WARNING
+from evenkeel.journal.records import WARNING, PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.policy.exclusive_cores import ContainerKey, assign_on, whole_cores
+from evenkeel.policy.lifecycle.resize import in_force
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.provision import PlannedPod
 from evenkeel.pressure.protocol import PodObserver
-from evenkeel.runtime.interface import Attempt
+from evenkeel.runtime.interface import Attempt, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class PodCgroups:
         node: NodeView,
         journal: Journal,
         cgroups: NodeCgroups,
+        runtime: Runtime,
         pod_store: PodStore,
         event_recorder: EventRecorder,
         worker: PodWorker,
@@ -46,6 +48,7 @@ class PodCgroups:
         self._node = node
         self._journal = journal
         self._cgroups = cgroups
+        self._runtime = runtime
         self._pod_store = pod_store
         self._event_recorder = event_recorder
         self._worker = worker
@@ -56,9 +59,17 @@ class PodCgroups:
         # Containers that should have exclusive cores, but have none.
         self._sharing: set[ContainerKey] = set()
 
-    def put(self, uid: str, order: int, pod: PlannedPod) -> None:
-        """Plans cgroups for the pod. The next `follow` makes them."""
-        self._pods.put(uid, order, pod)
+    def put(self, record: PodRecord, init_container: int | None) -> None:
+        """Plans cgroups for the pod. `init_container` is the index of the one that runs. `follow` makes them."""
+        pod, state = record.pod, record.state
+        ephemeral = ((one.name, state.container(one.name)) for one in pod.spec.ephemeral_containers)
+        planned = PlannedPod(
+            in_force(pod, state),
+            init_container,
+            placed=self._runtime.placed(record.uid),
+            ended=tuple(name for name, one in ephemeral if one.ended is not None and not one.is_alive),
+        )
+        self._pods.put(record.uid, record.order, planned)
 
     def drop(self, uid: str) -> bool:
         """Plans no more cgroups for the pod. The next `follow` removes them. Returns False if the pod had none."""

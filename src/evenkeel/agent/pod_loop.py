@@ -24,8 +24,6 @@ from evenkeel.journal.store import JournalError
 from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Actions, actions
 from evenkeel.policy.lifecycle.pod_state import LifecycleSettings, PodState
-from evenkeel.policy.lifecycle.resize import in_force
-from evenkeel.policy.provision import PlannedPod
 from evenkeel.pressure.eviction_recorder import NodeConditions
 from evenkeel.pressure.protocol import PodObserver
 from evenkeel.runtime.interface import Attempt, Runtime
@@ -252,16 +250,7 @@ class PodLoop:
             if self._pod_cgroups.drop(uid):
                 self._steps.room_appeared()
         else:
-            ephemeral = (
-                (one.name, state.container(one.name)) for one in record.pod.spec.ephemeral_containers
-            )
-            planned = PlannedPod(
-                in_force(record.pod, state),
-                todo.init_container,
-                placed=self._runtime.placed(uid),
-                ended=tuple(name for name, one in ephemeral if one.ended is not None and not one.is_alive),
-            )
-            self._pod_cgroups.put(uid, record.order, planned)
+            self._pod_cgroups.put(record._replace(state=state), todo.init_container)
 
     def _forget_decision(self, uid: str) -> None:
         self._launches.forget(uid)
