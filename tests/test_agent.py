@@ -127,6 +127,18 @@ def test_a_pod_that_names_a_port_of_another_pod_of_the_hosts_network_is_taken_wi
     drive(place, story)
 
 
+def test_a_pod_for_another_architecture_fails_with_the_reason_of_kubelet_and_others_run(place):
+    async def story(agent: Agent) -> None:
+        for text in (pod("other", nodeSelector={"kubernetes.io/arch": "pdp11"}), pod("this")):
+            await agent.apply(pods_of(text))
+        await until(lambda: phase(agent, "other") == "Failed" and phase(agent, "this") == "Running")
+        status = agent.pod("default/other").status
+        assert status.reason == "NodeAffinity"
+        assert "asks for kubernetes.io/arch=pdp11, and this node has" in status.message
+
+    drive(place, story)
+
+
 @pytest.mark.req("A6", "B2")
 def test_pods_are_admitted_in_order_of_arrival_and_refused_with_figures(place):
     async def story(agent: Agent) -> None:

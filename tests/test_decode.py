@@ -182,15 +182,19 @@ def test_a_field_that_does_not_exist_is_reported_with_the_closest_name():
 @pytest.mark.req("A3")
 def test_a_field_of_kubernetes_is_refused_or_without_meaning_and_its_content_is_checked():
     spec, findings = read(
-        {"nodeSelector": {"a": 1}, "affinity": {"nodeAfinity": {}}, "schedulingGates": [{"name": "a"}]},
+        {
+            "schedulerName": 1,
+            "topologySpreadConstraints": [{"maxSkw": 1}],
+            "schedulingGates": [{"name": "a"}],
+        },
         PodSpec,
     )
     assert spec == PodSpec()
     assert [problem.field for problem in findings.refused] == ["schedulingGates"]
     assert not findings.not_honoured
     assert {problem.field: problem.message for problem in findings.problems} == {
-        "nodeSelector[a]": "must be a string, not 1",
-        "affinity.nodeAfinity": "no such field; did you mean nodeAffinity?",
+        "schedulerName": "must be a string, not 1",
+        "topologySpreadConstraints[0].maxSkw": "no such field; did you mean maxSkew?",
     }
 
 

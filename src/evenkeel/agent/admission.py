@@ -1,7 +1,7 @@
 """Admission of waiting pods (A6, B2), in order of arrival and while there is room. Also keeps the resizes that wait for
 room."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
@@ -21,6 +21,7 @@ from evenkeel.policy.admission import (
     shared_port,
     take_ports,
 )
+from evenkeel.policy.node_affinity import refusal_of_node
 from evenkeel.policy.node_view import NodeView
 from evenkeel.policy.pod_resources import RESIZE_ERROR
 from evenkeel.policy.preemption import Candidate, pods_to_preempt, shortage
@@ -55,8 +56,11 @@ class Admission:
         node: NodeView,
         is_in_host_network: Callable[[Pod], bool],
         runtime_refusal: Callable[[Pod], Refusal | None],
+        labels: Mapping[str, str],
     ) -> None:
-        """`runtime_refusal` returns the reason why the runtime cannot run a pod; None if it can."""
+        """`runtime_refusal` returns the reason why the runtime cannot run a pod; None if it can. `labels` are those of
+        the node."""
+        self._labels = labels
         self._node = node
         self._is_in_host_network = is_in_host_network
         self._runtime_refusal = runtime_refusal
@@ -164,7 +168,8 @@ class Admission:
         self, pod: Pod, used: Totals, ports: HostPorts, conditions: Collection[str]
     ) -> Refusal | None:
         return (
-            refusal_under_pressure(pod, conditions, self._node.profile)
+            refusal_of_node(pod, self._labels)
+            or refusal_under_pressure(pod, conditions, self._node.profile)
             or refusal_of_ports(pod, ports)
             or refusal_of(self._requested(pod), used, self._node.allocatable)
         )

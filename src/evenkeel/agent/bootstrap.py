@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from evenkeel.agent.admission import Admission, DeferredResizes
 from evenkeel.agent.adoption import Adoption
@@ -41,6 +41,7 @@ from evenkeel.agent.step_requests import StepRequests
 from evenkeel.agent.workload_controller import WorkloadController, machine_zone
 from evenkeel.cgroup.driver import Driver
 from evenkeel.host.node_figures import NodeClock, host_address, machine_oom_kills
+from evenkeel.host.node_labels import own_labels
 from evenkeel.journal.store import Journal
 from evenkeel.policy.image_garbage import garbage_settings
 from evenkeel.policy.lifecycle.pod_state import settings_of
@@ -71,6 +72,7 @@ def assemble(
     own_cgroup: OwnCgroup | None = None,
     machine_oom_kills: Callable[[], int | None] = machine_oom_kills,
     node_clock: NodeClock | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Agent:
     """Constructs the whole agent. Each part is constructed once, after the parts that it needs. Call it in the event
     loop in which the agent will run.
@@ -90,7 +92,9 @@ def assemble(
 
     # State, and the cgroup tree
     events = EventRecorder(journal, clock)
-    admission = Admission(node, lambda pod: runtime.addresses(pod) is None, runtime.refusal)
+    admission = Admission(
+        node, lambda pod: runtime.addresses(pod) is None, runtime.refusal, labels or own_labels()
+    )
     resizes = DeferredResizes(journal, admission, uids)
     pods = PodStore(
         journal,

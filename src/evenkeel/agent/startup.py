@@ -5,7 +5,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from evenkeel.agent.agent import Agent
@@ -62,10 +62,16 @@ class RunningAgent:
 
 
 async def start(
-    node: NodeView, state_directory: str, paths: Sequence[str] = (), *, own_cgroup: bool = False
+    node: NodeView,
+    state_directory: str,
+    paths: Sequence[str] = (),
+    *,
+    own_cgroup: bool = False,
+    labels: Mapping[str, str] | None = None,
 ) -> RunningAgent:
     """Starts an agent. Raises EvenkeelError if it cannot; then nothing was started, and running pods continue. With
-    `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup."""
+    `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup. `labels` are
+    those of the node; without them, this machine's own."""
     gc.enable()  # it is off in commands, because they end soon
     keep_little()
     keep_tls_buffers_small()
@@ -93,7 +99,7 @@ async def start(
                 own = _entered(node.config, driver, journal) if own_cgroup else None
             runtime = _runtime(node, state.root, make_driver, journal)
             files = _files(node, paths, journal)
-            agent = assemble(node, runtime, journal, make_driver, files, own)
+            agent = assemble(node, runtime, journal, make_driver, files, own, labels=labels)
             for note in journal.notes[known:]:
                 log.warning("%s", note)
             await agent.open()

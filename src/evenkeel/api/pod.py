@@ -12,6 +12,7 @@ from evenkeel.api.container import (
     SELinuxOptions,
     WindowsSecurityContextOptions,
 )
+from evenkeel.api.node_affinity import Affinity
 from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements
 from evenkeel.api.scalars import Int32
 from evenkeel.api.volume_types import Volume
@@ -216,6 +217,8 @@ class PodSpec(NamedTuple):
     volumes: tuple[Volume, ...] = ()
     security_context: PodSecurityContext | None = None
     tolerations: tuple[Toleration, ...] = ()
+    node_selector: Mapping[str, str] = NO_LABELS
+    affinity: Affinity | None = None  # only what a node decides about
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
     hostname_override: str | None = None  # the name that programs see; names of Services know `hostname` only

@@ -4,29 +4,16 @@ A field that changes the pod itself must not be ignored: without its volume or i
 written. Such a field is refused, with a hint. A field for the scheduler or for other parts of a cluster is accepted
 without a message. docs/pod-fields.md has all fields; a test compares it with this table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from evenkeel.named_tuples import NamedTuple
 
 
-def _always(value: object) -> bool:  # noqa: ARG001
-    return True
-
-
 class Verdict(NamedTuple):
-    """`refusal` is empty for a field without meaning. `harmless` values ask for something that holds anyway. For all
-    other values, `concerns` says whether they are refused."""
+    """`refusal` is empty for a field without meaning. `harmless` values ask for something that holds anyway."""
 
     refusal: str = ""
     harmless: tuple[object, ...] = ()
-    concerns: Callable[[object], bool] = _always
-
-
-def _is_of_other_system(selector: object) -> bool:
-    """Whether a nodeSelector asks for machines with another system. Other labels are for the scheduler."""
-    return isinstance(selector, Mapping) and any(
-        selector.get(label, "linux") != "linux" for label in ("kubernetes.io/os", "beta.kubernetes.io/os")
-    )
 
 
 NO_MEANING = Verdict()
@@ -58,21 +45,19 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
     "V1PodSpec": {
         **dict.fromkeys(
             (
-                "affinity", "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
+                "automountServiceAccountToken", "enableServiceLinks", "evictionResponders",
                 "preemptionPolicy", "readinessGates", "schedulerName",
                 "schedulingGroup", "serviceAccount", "topologySpreadConstraints",
             ),
             NO_MEANING,
-        ),
-        "nodeSelector": Verdict(
-            "it asks for another system than Linux, which this node runs; leave the object out on this node",
-            concerns=_is_of_other_system,
         ),
         "os": Verdict("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
         "resourceClaims": Verdict("this node gives no devices to pods; leave it out"),
         "schedulingGates": Verdict("no one here removes a gate, so the pod would never start; leave them out"),
         "setHostnameAsFQDN": Verdict("a pod has no domain here; write hostname instead"),
     },
+    "V1Affinity": dict.fromkeys(("podAffinity", "podAntiAffinity"), NO_MEANING),
+    "V1NodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": NO_MEANING},
     "V1Container": {
         "volumeDevices": Verdict("containers get no block devices here; mount a volume instead"),
     },
@@ -119,6 +104,6 @@ def verdict_of(kubernetes_type: str, field: str) -> Verdict | None:
 
 def refusal(verdict: Verdict, value: object) -> str:
     """Why the value is refused; empty if it is not. An empty or false value asks for nothing."""
-    if not value or value in verdict.harmless or not verdict.concerns(value):
+    if not value or value in verdict.harmless:
         return ""
     return verdict.refusal

@@ -21,6 +21,7 @@ from evenkeel.cli.up_flags import add_up_flags, cluster_from, endpoint_from
 from evenkeel.cli.up_view import log_above, view_of
 from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.host.capacity import filesystem, machine_capacity
+from evenkeel.host.node_labels import own_labels
 from evenkeel.host.polling import Poller
 from evenkeel.policy.allocatable import NodeCapacity, reservation_problems
 from evenkeel.policy.amounts import bytes_text, cores_text
@@ -121,7 +122,8 @@ async def _up(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     began_at = time.time()
-    running = await start(node, args.state_dir, args.paths, own_cgroup=True)
+    labels = None if cluster is None else own_labels(cluster.node_name, cluster.labels)
+    running = await start(node, args.state_dir, args.paths, own_cgroup=True, labels=labels)
     agent = running.agent
     is_stopping_pods = False
     lock = None

@@ -99,16 +99,21 @@ def once(refusals: Iterable[Iterable[Problem]]) -> list[Problem]:
 
 
 def _refusals(pod: Pod, config: KubeletConfiguration) -> Iterator[Refusal]:
+    from evenkeel.host.node_labels import own_labels
+    from evenkeel.policy.node_affinity import refusal_of_node
     from evenkeel.runtime.security import Granted
 
+    if (refusal := refusal_of_node(pod, own_labels())) is not None:
+        yield refusal
     granted = Granted(host_access=config.allowed_host_access)
     if config.container_runtime_endpoint:
         from evenkeel.runtime.cri import cri_refusals
 
-        return cri_refusals.refusals(pod, granted)
+        yield from cri_refusals.refusals(pod, granted)
+        return
     from evenkeel.runtime.process import process_refusals
 
-    return process_refusals.refusals(pod, process_refusals.Powers(uid=0, gid=0, granted=granted))
+    yield from process_refusals.refusals(pod, process_refusals.Powers(uid=0, gid=0, granted=granted))
 
 
 def _count(number: int, word: str) -> str:

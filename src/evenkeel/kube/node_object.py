@@ -9,6 +9,7 @@ from evenkeel.api.node import Node
 from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import boot_id
+from evenkeel.host.node_labels import architecture, own_labels
 from evenkeel.kube.api_client import Json
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.lifecycle.pod_status import timestamp
@@ -24,7 +25,6 @@ _DECLARED = (
     "RestartAllContainersOnContainerExits",
 )
 _NOT_SAID = ("features", "runtimeHandlers")
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 # Type of a condition, with kubelet's reasons for True and False.
 _REASONS = {
     "MemoryPressure": ("KubeletHasInsufficientMemory", "KubeletHasSufficientMemory"),
@@ -58,15 +58,7 @@ def registration(identity: NodeIdentity, status: Json) -> Json:
 
 
 def labels(identity: NodeIdentity) -> dict[str, str]:
-    architecture = _architecture()
-    return {
-        "kubernetes.io/hostname": identity.hostname,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": architecture,
-        "beta.kubernetes.io/os": "linux",
-        "beta.kubernetes.io/arch": architecture,
-        **identity.labels,
-    }
+    return own_labels(identity.hostname, identity.labels)
 
 
 def node_info(identity: NodeIdentity) -> Json:
@@ -82,7 +74,7 @@ def node_info(identity: NodeIdentity) -> Json:
         "kubeletVersion": KUBELET_VERSION,
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
-        "architecture": _architecture(),
+        "architecture": architecture(),
         **({"swap": {"capacity": identity.swap_bytes}} if identity.swap_bytes else {}),
     }
 
@@ -182,11 +174,6 @@ def _images(images: Sequence[Image]) -> list[Json]:
         }
         for one in largest
     ]
-
-
-def _architecture() -> str:
-    machine = os.uname().machine
-    return _ARCHITECTURES.get(machine, machine)
 
 
 def _line(path: str) -> str:

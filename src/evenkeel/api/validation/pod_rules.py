@@ -17,6 +17,7 @@ from evenkeel.api.problems import (
     too_long,
     unusable,
 )
+from evenkeel.api.validation.affinity_rules import node_affinity_problems
 from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems
 from evenkeel.api.validation.name_rules import (
     dns_label,
@@ -141,6 +142,8 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
         yield from _name("spec.runtimeClassName", spec.runtime_class_name, dns_subdomain)
     if spec.subdomain:
         yield from _name("spec.subdomain", spec.subdomain, dns_label)
+    if spec.affinity is not None:
+        yield from node_affinity_problems(spec.affinity)
     yield from network_problems(spec)
     yield from pod_security(spec)
     for index, toleration in enumerate(spec.tolerations):

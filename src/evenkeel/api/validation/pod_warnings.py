@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from evenkeel.api.container import ContainerPort, EnvVar
+from evenkeel.api.node_affinity import ARCH, HOSTNAME, OWN_LABELS, SYSTEM
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.problems import Problems, shown
 from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
@@ -13,6 +14,7 @@ from evenkeel.errors import Problem
 from evenkeel.named_tuples import NamedTuple
 
 WARNING = "Warning"
+_REQUIRED = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def warnings(pod: Pod) -> Problems:
@@ -26,6 +28,7 @@ def warnings(pod: Pod) -> Problems:
         yield from _fractions(container.resources.requests, f"{path}.resources.requests")
         yield from _hidden(container.env, f"{path}.env")
     yield from _port_warnings(spec)
+    yield from _label_warnings(spec)
     yield from _address_warnings(spec)
     yield from _repeated("name", [secret.name for secret in spec.image_pull_secrets], "spec.imagePullSecrets")
     for index, secret in enumerate(spec.image_pull_secrets):
@@ -37,6 +40,25 @@ def warnings(pod: Pod) -> Problems:
             field = f"spec.volumes[{index}].ephemeral.volumeClaimTemplate.spec.resources.requests.storage"
             yield Problem(
                 field, "is not enforced: the volume is a directory, and counts as disk of the pod", WARNING
+            )
+
+
+def _label_warnings(spec: PodSpec) -> Problems:
+    """A node alone has few labels, and decides by these only."""
+    wanted = [(f"spec.nodeSelector[{key}]", key) for key in spec.node_selector]
+    required = None if spec.affinity is None else spec.affinity.required
+    for number, term in enumerate(() if required is None else required.node_selector_terms):
+        path = f"{_REQUIRED}.nodeSelectorTerms[{number}].matchExpressions"
+        for index, one in enumerate(term.match_expressions):
+            if one.operator not in ("NotIn", "DoesNotExist"):
+                wanted.append((f"{path}[{index}].key", one.key))
+    for field, key in wanted:
+        if key not in OWN_LABELS:
+            yield Problem(
+                field,
+                f"the label {shown(key)} is passed over: without a cluster the labels of this node are "
+                f"{ARCH}, {SYSTEM} and {HOSTNAME}",
+                WARNING,
             )
 
 
