@@ -181,6 +181,14 @@ def test_fields_without_effect_are_named_in_one_warning_a_document():
     ]
 
 
+def test_a_single_field_without_effect_is_named_once():
+    text = (
+        '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}}'
+    )
+    (warning,) = read_manifests(text, "f.yaml").warnings
+    assert str(warning) == "f.yaml:1: spec.podCIDR: not honoured here, and without effect"
+
+
 def test_a_valid_pod_gets_warnings_about_unlikely_settings():
     (warning,) = read_objects(a_pod("my.pod")).or_raise().warnings
     assert (warning.field, warning.line) == ("metadata.name", 1)

@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping
 
 from evenkeel.api.config import API_VERSION, KIND, KubeletConfiguration
 from evenkeel.api.decode import Findings, decode
-from evenkeel.api.problems import line_of
+from evenkeel.api.problems import line_of, without_effect
 from evenkeel.api.yaml_text import Document, LinedDict, documents
 from evenkeel.errors import InvalidInput, Problem
 from evenkeel.named_tuples import NamedTuple
@@ -56,8 +56,7 @@ def read_config(text: str, source: str) -> ConfigFile:
         raise InvalidInput([file.located(problem)._replace(source=source) for problem in problems])
     warnings: tuple[Problem, ...] = ()
     if findings.not_honoured:
-        names = ", ".join(findings.not_honoured)
-        one = Problem(findings.not_honoured[0], f"not honoured here, and without effect: {names}")
+        one = without_effect(findings.not_honoured[0], findings.not_honoured)
         warnings = (file.located(one),)
     return file._replace(config=config, warnings=warnings)
 

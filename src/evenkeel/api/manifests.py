@@ -13,7 +13,7 @@ from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_b
 from evenkeel.api.defaults import DEFAULT_NAMESPACE, default_pod, stable_uid
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
-from evenkeel.api.problems import Misshapen, join, line_of, without_indices
+from evenkeel.api.problems import Misshapen, join, line_of, without_effect, without_indices
 from evenkeel.api.reading import (
     LISTS,
     REFUSED,
@@ -98,8 +98,8 @@ class _Reader:
         ]
         if found.not_honoured:
             # One warning for each document, however many fields it has: a long list of warnings is not read.
-            names = ", ".join(dict.fromkeys(without_indices(path) for path in found.not_honoured))
-            notes.append(Problem(found.not_honoured[0], f"not honoured here, and without effect: {names}"))
+            names = [*dict.fromkeys(without_indices(path) for path in found.not_honoured)]
+            notes.append(without_effect(found.not_honoured[0], names))
         self.problems += self._in_order(found.problems, document, number)
         self.warnings += self._in_order(notes, document, number)
 

@@ -52,6 +52,12 @@ def unusable(field: str, message: str) -> Problem:
     return Problem(field, message, NODE_RULE)
 
 
+def without_effect(field: str, names: Sequence[str]) -> Problem:
+    """One warning for all these fields, at the first of them. A single field is not named twice."""
+    others = f": {', '.join(names)}" if len(names) > 1 else ""
+    return Problem(field, f"not honoured here, and without effect{others}")
+
+
 def one_of(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
