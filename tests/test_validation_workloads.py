@@ -132,6 +132,12 @@ def test_the_labels_that_a_hint_tells_to_write_are_read_as_text(value):
         ("Job", {"backoffLimitPerIndex": 1}, "spec.backoffLimitPerIndex", "needs completionMode: Indexed"),
         (
             "Job",
+            {"completionMode": "Indexed", "completions": 3, "maxFailedIndexes": 1},
+            "spec.backoffLimitPerIndex",
+            "maxFailedIndexes needs it",
+        ),
+        (
+            "Job",
             {"selector": {"matchLabels": {"a": "b"}}},
             "spec.selector",
             "leave selector and manualSelector out",

@@ -59,6 +59,8 @@ def job_problems(spec: JobSpec, path: str) -> Problems:
         ):
             if value is not None:
                 yield invalid(f"{path}.{name}", "needs completionMode: Indexed")
+    elif spec.max_failed_indexes is not None and spec.backoff_limit_per_index is None:
+        yield required(f"{path}.backoffLimitPerIndex", "maxFailedIndexes needs it: write 0 or more")
     if spec.backoff_limit_per_index is not None and policy == "OnFailure":
         yield invalid(f"{path}.template.spec.restartPolicy", "must be Never with backoffLimitPerIndex")
     yield from choice_problems(
