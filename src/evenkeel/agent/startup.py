@@ -70,8 +70,8 @@ async def start(
     labels: Mapping[str, str] | None = None,
 ) -> RunningAgent:
     """Starts an agent. Raises EvenkeelError if it cannot; then nothing was started, and running pods continue. With
-    `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup. `labels` are
-    those of the node; without them, this machine's own."""
+    `own_cgroup`, this process moves into its own cgroup beside the pods' cgroup. `labels` are those that the
+    node compares with pods; without them, this machine's own."""
     gc.enable()  # it is off in commands, because they end soon
     keep_little()
     keep_tls_buffers_small()

@@ -122,7 +122,8 @@ async def _up(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     began_at = time.time()
-    labels = None if cluster is None else own_labels(cluster.node_name, cluster.labels)
+    # Without those of --node-labels: the Node object's may be others by now, and the scheduler goes by that.
+    labels = None if cluster is None else own_labels(cluster.node_name)
     running = await start(node, args.state_dir, args.paths, own_cgroup=True, labels=labels)
     agent = running.agent
     is_stopping_pods = False
