@@ -11,17 +11,21 @@ see nothing but what the guest is to have: files that are read-only but for the 
 import contextlib
 import fcntl
 import os
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.machines import Unavailable
-from tests.machines.cache import CACHE
+from tests.machines.cache import CACHE, made_once
 from tests.machines.guest_process import Boot, Started, start
 from tests.machines.packages import unpacked
+from tests.machines.programs import COMPILER
 
 KIND = "user-mode"
 PACKAGE = "user-mode-linux"
 MODULES = ("squashfs", "overlay")  # to begin with; the others are a shared directory
+# The C library calls what is here in place of its own ptrace.
+WHOLE_REGISTERS = Path(__file__).with_name("whole_registers.c")
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 PTRACE_NEEDS_A_CAPABILITY = 2
 # The last three are for guest/init.
@@ -67,6 +71,16 @@ def kernel_modules() -> Path:
     return modules
 
 
+def whole_registers() -> Path:
+    """The library for processors with more registers than this kernel knows."""
+    command = [*COMPILER, "-shared", "-fPIC"]
+
+    def compile_it(target: Path) -> None:
+        subprocess.run([*command, "-o", str(target / "library.so"), str(WHOLE_REGISTERS)], check=True)
+
+    return made_once("whole-registers", [*command, WHOLE_REGISTERS.read_bytes()], compile_it) / "library.so"
+
+
 @contextlib.contextmanager
 def one_processor(processors: Sequence[int], *, cache: Path = CACHE) -> Iterator[list[str]]:
     """The command that binds its arguments to a processor that no other such machine is bound to; none, if there is
@@ -90,6 +104,7 @@ def boot(stack: contextlib.ExitStack, settings: Boot) -> Started:
     root.mkdir()
     files = [
         ("linux", unpacked(PACKAGE) / "usr" / "bin" / "linux.uml", "ro"),
+        ("whole_registers.so", whole_registers(), "ro"),
         ("initrd", machine.initrd, "ro"),
         ("image", machine.image / "root.squashfs", "ro"),
         ("share/modules", kernel_modules(), "ro"),
@@ -97,7 +112,8 @@ def boot(stack: contextlib.ExitStack, settings: Boot) -> Started:
     ]
     named = [str(word) for file in files for word in file]
     kernel = [
-        "/linux", f"mem={machine.memory_mib}M", "initrd=/initrd", "ubd0rc=/image", f"ubd1c=/dev/fd/{settings.disk}",
+        "env", "LD_PRELOAD=/whole_registers.so", "/linux",
+        f"mem={machine.memory_mib}M", "initrd=/initrd", "ubd0rc=/image", f"ubd1c=/dev/fd/{settings.disk}",
         "hostfs=/share", f"ssl0=null,fd:{settings.output}", "uml_dir=/tmp/", *KERNEL_ARGUMENTS,
     ]  # fmt: skip
     bound = stack.enter_context(one_processor(sorted(os.sched_getaffinity(0))))
