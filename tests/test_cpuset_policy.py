@@ -74,11 +74,18 @@ def test_a_container_for_which_too_few_are_left_shares():
     assert found.shared == (0,)
 
 
+def test_kubelets_profile_gives_out_every_core_that_is_not_reserved_from_the_first():
+    # As the real kubelet did with the same settings (tests/kubelet).
+    assert assign([guaranteed("1")], range(2), (0,), KUBERNETES) == ({("p", "c"): (1,)}, (0,))
+    amount = node(cpus=4, profile=KUBERNETES, cpu_manager_policy="static", kube_reserved={"cpu": "1500m"})
+    assert assign_on(amount, [guaranteed("2")]) == ({("p", "c"): (2, 3)}, (0, 1))
+
+
 @pytest.mark.req("A23")
 def test_reserved_cpus_are_never_exclusive_and_shared_only_in_kubelets_profile():
     pods = [guaranteed("2", "a")]
     assert assign(pods, range(4), (0,), DOCUMENTS) == ({("a", "c"): (2, 3)}, (1,))
-    assert assign(pods, range(4), (0, 9), KUBERNETES) == ({("a", "c"): (2, 3)}, (0, 1))
+    assert assign(pods, range(4), (0, 9), KUBERNETES) == ({("a", "c"): (1, 2)}, (0, 3))
 
 
 @pytest.mark.req("A23")
@@ -151,8 +158,8 @@ def test_no_core_is_given_twice_or_is_reserved_or_is_the_last(asked, count, rese
     assert len(given_out) == len(set(given_out))
     assert set(given_out) <= set(range(count)) - reserved
     assert not set(given_out) & set(found.shared)
-    if given_out:
-        assert set(found.shared) - reserved
+    if given_out:  # in kubelet's profile reserved cores are shared, too
+        assert set(found.shared) - (reserved if profile == DOCUMENTS else set())
     for (name, _), cpus in found.exclusive.items():
         assert len(cpus) == dict(asked)[name]
     assert assign(pods, range(count), reserved, profile, found.exclusive) == found

@@ -33,16 +33,18 @@ def assign(
     reserved: Collection[int],
     profile: Profile,
     kept: Mapping[ContainerKey, tuple[int, ...]] | None = None,
-    least_shared: int = 1,
+    least_shared: int = 0,
 ) -> Assignment:
     """Exclusive cores for every container that has a right to them, in order of admission.
 
-    `reserved` cores (`reservedSystemCPUs`) are never exclusive; in kubelet's profile they are shared. At least
-    `least_shared` cores, and always one, stay shared, because the other containers must run somewhere. A container for
-    which too few cores are left runs on the shared cores, under its quota.
+    `reserved` cores (`reservedSystemCPUs`) are never exclusive. At least `least_shared` cores, and always one, stay
+    shared, because the other containers must run somewhere. In kubelet's profile the reserved cores are shared, so all
+    others may become exclusive. A container for which too few cores are left runs on the shared cores, under its quota.
     """
     free = sorted(set(cpus) - set(reserved))
-    least_shared = max(least_shared, 1)
+    is_as_kubelet = profile == Profile.KUBERNETES
+    reserved_shared = set(cpus).intersection(reserved) if is_as_kubelet else set()
+    least_shared = max(least_shared, 0 if reserved_shared else 1)
     exclusive: dict[ContainerKey, tuple[int, ...]] = {}
     waiting: list[tuple[ContainerKey, int]] = []
     for pod in pods:
@@ -63,25 +65,27 @@ def assign(
     for key, count in waiting:
         if count <= len(free) - least_shared:
             # A container whose number has changed keeps cores that it had. Otherwise take the last cores, because the
-            # kernel does its own work on the first.
+            # kernel does its own work on the first. Kubelet takes the first; which of several sockets or threads of a
+            # core it prefers is not followed.
             had = (kept or {}).get(key, ())
-            chosen = sorted(free, key=lambda cpu: (cpu not in had, -cpu))[:count]
+            chosen = sorted(free, key=lambda cpu: (cpu not in had, cpu if is_as_kubelet else -cpu))[:count]
             exclusive[key] = tuple(sorted(chosen))
             free = [cpu for cpu in free if cpu not in chosen]
-    shared = free if profile == Profile.DOCUMENTS else sorted({*free, *set(cpus).intersection(reserved)})
-    return Assignment(exclusive, tuple(shared))
+    return Assignment(exclusive, tuple(sorted({*free, *reserved_shared})))
 
 
 def assign_on(
     node: NodeView, pods: Iterable[Pod], kept: Mapping[ContainerKey, tuple[int, ...]] | None = None
 ) -> Assignment:
     """The assignment for `node`, by its configuration. Without the static policy no core is exclusive. If cpu is
-    reserved as an amount, that many cores stay shared."""
+    reserved as an amount, that many cores stay shared; in kubelet's profile these are the first ones."""
     cpus = range(node.capacity.millicpu // 1000)
     if node.config.cpu_manager_policy != "static":
         return Assignment({}, ())
     reserved = parse_cpuset(node.config.reserved_system_cpus)
     unnamed = 0 if reserved else -(-node.reserved_millicpu // 1000)
+    if node.profile == Profile.KUBERNETES and unnamed:
+        reserved, unnamed = tuple(cpus[:unnamed]), 0
     return assign(pods, cpus, reserved, node.profile, kept, least_shared=unnamed)
 
 
