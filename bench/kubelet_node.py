@@ -6,7 +6,6 @@ goes with them. There the kernel settings that kubelet would change for the whol
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.cluster.binaries import kubelet
 from tests.cluster.control_plane import ControlPlane, Place
 from tests.kernel.cgroups import Cgroup, named_hierarchies
 from tests.kernel.waiting import eventually
+from tests.kubelet.standalone import private_mounts
 from tests.machines.containerd import Containerd
 from tests.machines.daemon import Daemon
 
@@ -23,15 +23,6 @@ READY_SECONDS = 180.0
 STOPPED_SECONDS = 10.0
 MAX_PODS = 200
 CLUSTER_DNS = "10.251.0.10"
-# The kernel settings that kubelet demands, and writes if they differ.
-KERNEL_SETTINGS = {
-    "vm/overcommit_memory": 1,
-    "vm/panic_on_oom": 0,
-    "kernel/panic": 10,
-    "kernel/panic_on_oops": 1,
-    "kernel/keys/root_maxkeys": 1_000_000,
-    "kernel/keys/root_maxbytes": 25_000_000,
-}
 
 
 class KubeletNode:
@@ -52,7 +43,7 @@ def kubelet_node(
     for top in named_hierarchies():  # kubelet wants its root there, too
         (top / root.paths()[0].name).mkdir()
     with ExitStack() as opened:
-        within = (*place.network.within, *opened.enter_context(_mounts(directory)))
+        within = (*place.network.within, *opened.enter_context(private_mounts(directory)))
         containerd = opened.enter_context(Containerd(network=network, within=within))
         process = Daemon("kubelet", directory / "kubelet.log", stopped_seconds=STOPPED_SECONDS)
         command = [
@@ -100,45 +91,3 @@ def _configuration(plane: ControlPlane, directory: Path, root: Cgroup, container
     path = directory / "kubelet.json"
     path.write_text(json.dumps(value))  # JSON is YAML
     return path
-
-
-@contextmanager
-def _mounts(directory: Path) -> Iterator[tuple[str, ...]]:
-    """A command that executes its arguments in a mount namespace of our own."""
-    lines = [
-        "set -e",
-        "mount --make-rprivate /",
-        "mkdir -p /var/lib/kubelet",
-        "mount -t tmpfs none /var/lib/kubelet",
-    ]
-    for name, value in KERNEL_SETTINGS.items():
-        file = directory / name.replace("/", "-")
-        file.write_text(f"{value}\n")
-        lines.append(f"mount --bind {file} /proc/sys/{name}")
-    holder = subprocess.Popen(
-        [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "--",
-            "unshare",
-            "--mount",
-            "--",
-            "sh",
-            "-c",
-            "\n".join([*lines, "exec cat"]),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert holder.stdin
-    assert holder.stdout
-    holder.stdin.write(b"?\n")
-    holder.stdin.flush()
-    assert holder.stdout.readline() == b"?\n", "no mount namespace can be made"
-    try:
-        yield ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--")
-    finally:
-        holder.stdin.close()
-        holder.wait()
-        holder.stdout.close()

@@ -66,7 +66,8 @@ class Up:
         containerd: Containerd | None = None,
         within: tuple[str, ...] = (),
     ) -> None:
-        """`within` is a command that executes its arguments, in another namespace."""
+        """`within` is a command that executes its arguments, in another namespace. Without `node` the whole machine is
+        the node."""
         self.root = root
         self._within = within
         self.containerd = containerd
@@ -78,8 +79,7 @@ class Up:
         self.flags = [
             "--cgroup-root",
             f"/{root.paths()[0].name.removesuffix('.slice')}",
-            "--node",
-            node,
+            *(["--node", node] if node else []),
             "--eviction-hard=",
             *(["--runtime-endpoint", containerd.endpoint] if containerd else []),
             *flags,

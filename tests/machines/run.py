@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tests.cluster.binaries import control_plane_programs
+from tests.cluster.binaries import control_plane_programs, kubelet
 from tests.machines import Unavailable, host, user_mode, virtual_machine
 from tests.machines.cache import CACHE
 from tests.machines.container_images import container_images
@@ -61,7 +61,7 @@ def missing(parts: Iterable[Part]) -> dict[str, str]:
 def run_part(part: Part, *, reports: bool) -> int:
     """Run one of the parts of `make kernel`; with `reports`, lines of tests/machines/reports.py are in its output."""
     os.environ.update(part.variables)
-    request = Request(_machine_of(part), part.name, part.time_limit_seconds, cpus=part.cpus)
+    request = Request(_machine_of(part), part.name, part.time_limit_seconds, part.memory_mib, part.cpus)
     return run_kernel_tests(request, [*(REPORTING if reports else ()), *part.tests])
 
 
@@ -95,12 +95,15 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
     """A machine that is not available is said with its reason, and fails only in CI."""
     try:
         host.require_root()
+        # Here, since pytest would keep the news of it to itself, and a guest cannot build.
+        if any(test.startswith("tests/kubelet") for test in tests):
+            kubelet()
         if request.machine != "host":
             return _run_in_guest(request, command, tests)
         host.require_cgroups()
         require((*PROGRAMS, *IMAGES))
         if any(test.startswith("tests/cluster") for test in tests):
-            control_plane_programs()  # here, since pytest would keep the news of it to itself
+            control_plane_programs()
         return run_command(request, command)
     except Unavailable as reason:
         print(_skipped(request.name, reason), file=sys.stderr)
