@@ -16,11 +16,12 @@ from evenkeel.policy.eviction.decide import Settings, State
 from evenkeel.policy.eviction.headroom import LEAST_SECONDS, MOST_SECONDS
 from evenkeel.policy.eviction.thresholds import Signal, parse_thresholds
 from evenkeel.pressure.intents import Intents
+from evenkeel.pressure.memory.cgroup_writes import AGENT, STANDBY
 from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_watch import MemoryWatch, WatchSettings
 from evenkeel.pressure.memory.pod_usages import RECENT_SECONDS
 from tests.models.agents import pods_of
-from tests.models.memory_files import PODS, IgnoredReports, targets_in, write_v1_memory
+from tests.models.memory_files import MIB, PODS, IgnoredReports, targets_in, write_v1_memory
 
 LINE_MIB = 300
 PATIENCE_SECONDS = 30.0
@@ -105,6 +106,39 @@ def test_close_to_the_line_it_rehearses_again_and_again_as_long_as_the_pods_grow
     assert watched.uses(LINE_MIB - 5) == MOST_SECONDS
     watched.now += 0.01
     assert watched.uses(LINE_MIB - 4) == MOST_SECONDS  # the kernel will tell
+
+
+@pytest.mark.req("E1")
+@pytest.mark.parametrize("is_freezing_victims", [True, False])
+def test_where_victims_are_frozen_an_empty_cgroup_is_frozen_before_while_a_threshold_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_freezing_victims: bool
+):
+    watched = Watched(tmp_path, is_freezing_victims=is_freezing_victims)
+    monkeypatch.setattr("time.monotonic", lambda: watched.now)
+    state = tmp_path / "freezer" / AGENT / STANDBY / "freezer.state"
+    state.parent.mkdir(parents=True)
+    state.write_text("FROZEN")  # by a watch that was killed
+    wide = watched.targets._replace(limit_bytes=1000 * MIB, freezer_mount=str(tmp_path / "freezer"))
+    near = "FROZEN" if is_freezing_victims else "THAWED"
+    try:
+        watched.watch.follow(wide)
+        watched.uses(200)
+        assert state.read_text() == "THAWED"
+        watched.uses(850)
+        assert state.read_text() == near
+        for seconds in (0.0, 9.0):  # the same pods may soon be near again
+            watched.now += seconds
+            watched.uses(200)
+            assert state.read_text() == near
+        watched.now += 2.0
+        watched.uses(200)
+        assert state.read_text() == "THAWED"
+        watched.uses(850)
+        assert state.read_text() == near
+    finally:
+        watched.watch.close()
+        watched.triggers.close()
+    assert state.read_text() == "THAWED"
 
 
 @pytest.mark.req("E2", "E12")

@@ -15,7 +15,8 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.driver import Driver
 from evenkeel.cgroup.drivers.detect import detect, driver_for
 from evenkeel.host.dying import Dying
-from evenkeel.pressure.memory.cgroup_writes import freeze_file, reclaim_write, send_kill
+from evenkeel.host.protection import has_realtime_budgets
+from evenkeel.pressure.memory.cgroup_writes import AGENT, STANDBY, freeze_file, reclaim_write, send_kill
 from evenkeel.pressure.memory.freezer import Freezer
 from evenkeel.pressure.memory.mitigation import Reclaimer
 from evenkeel.pressure.targets import PodTarget, WatchTargets
@@ -181,6 +182,28 @@ def test_a_pod_that_stood_still_when_watch_and_guard_were_killed_goes_on_though_
     eventually(lambda: not is_frozen(place))
     eventually(lambda: agent.watch_pid(other_than=watch))
     assert "DriftRepaired" not in reasons(agent)
+
+
+@pytest.mark.cgroup("v1")
+@pytest.mark.processes_only("nothing runs")
+@pytest.mark.skipif(not has_realtime_budgets(), reason="no pod is frozen before its kill")
+@pytest.mark.req("A15", "E1")
+def test_near_a_threshold_an_empty_cgroup_of_the_agent_is_frozen_until_the_watch_ends(up: MakeUp):
+    agent = up("--eviction-hard=memory.available<48Mi")  # the whole node is so small that it is near
+    agent.start()
+    state = agent.root.directories["freezer"] / AGENT / STANDBY / "freezer.state"
+    watch = agent.await_watch()
+    eventually(lambda: state.read_text() == "FROZEN\n")
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        os.kill(watch, signal.SIGKILL)
+        eventually(lambda: state.read_text() == "THAWED\n")  # by the guard
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    eventually(lambda: state.read_text() == "FROZEN\n")
+    assert "DriftRepaired" not in reasons(agent)
+    assert agent.stop() == 0
+    assert not state.parent.parent.exists()
 
 
 def started_sleeper(agent: Up) -> Cgroup:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evenkeel.agent.node.own_cgroup import NAME
+from evenkeel.pressure.memory.cgroup_writes import AGENT
 from tests.arenas import arenas_of_threads
 from tests.kernel.agents import MakeUp, Up, is_alive, pod, processes_of, up
 from tests.kernel.cgroups import Cgroup
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cgroup("v1", "v2")
 
 
 def own(agent: Up) -> Cgroup:
-    return Cgroup({key: path / NAME for key, path in agent.root.directories.items()})
+    return Cgroup({key: path / AGENT for key, path in agent.root.directories.items()})
 
 
 def members(place: Cgroup) -> list[list[int]]:

@@ -2,7 +2,8 @@
 even under load from pods. It also lets both survive the end of the session in which they were started.
 
 The agent enters this cgroup before it starts any process. So all processes that it starts are in the cgroup too. The
-cgroup has processes but no child cgroups, as cgroup v2 requires. It is removed only when the pods are ended as well.
+cgroup has processes but no child cgroups, as cgroup v2 requires. Only in the freezer hierarchy of v1 it has one, which
+is always empty (`pressure.memory.freezer.Standby`). It is removed only when the pods are ended as well.
 Under systemd a unit already has its own cgroup.
 """
 
@@ -18,8 +19,8 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.tree import Naming, Version
 from evenkeel.errors import EvenkeelError, reason
 from evenkeel.host.files import read_text
+from evenkeel.pressure.memory.cgroup_writes import AGENT, STANDBY
 
-NAME = "agent"
 _WEIGHT = {Version.V1: ("cpu.shares", "10240"), Version.V2: ("cpu.weight", "1000")}  # ten times the default
 _LEAVE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
@@ -41,6 +42,7 @@ class OwnCgroup:
         for directory, origin in zip(self._directories, self._origins, strict=True):
             top = directory.removesuffix(self.path)
             _move(os.getpid(), (origin, top))
+            _remove_standby(directory)
             with suppress(OSError):
                 os.rmdir(directory)
                 for above in reversed(self.made):
@@ -57,6 +59,7 @@ class OwnCgroup:
             try:
                 for directory in self._directories:
                     if os.path.isdir(directory):
+                        _remove_standby(directory)
                         os.rmdir(directory)
             except OSError as error:
                 if time.monotonic() > deadline:
@@ -79,13 +82,13 @@ def path_for(config: KubeletConfiguration, driver: Driver, own: str) -> str | No
         return None
     if driver.version == Version.V2 and parse_own(own).get("", "").endswith(".service"):
         return None  # it is the cgroup of a unit, and belongs to systemd
-    return names.to_cgroupfs(names.child(root, NAME))
+    return names.to_cgroupfs(names.child(root, AGENT))
 
 
 def not_the_pods(config: KubeletConfiguration) -> tuple[str, ...]:
     """The path that the agent's cgroup has, or had with another configuration. A plan for pods must not remove it."""
     root = names.pods_root(config.cgroup_root, per_qos=False)
-    return (names.to_cgroupfs(names.child(root, NAME)),) if root else ()
+    return (names.to_cgroupfs(names.child(root, AGENT)),) if root else ()
 
 
 def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
@@ -118,6 +121,9 @@ def enter(config: KubeletConfiguration, driver: Driver) -> OwnCgroup | None:
         driver.write(path, *_WEIGHT[driver.version])
     except CgroupError:
         pass  # without the cpu controller there are no weights
+    if driver.version == Version.V1 and "freezer" in directories:
+        with suppress(OSError):  # one of an earlier agent is there; or a kill takes 0.1 ms longer
+            os.mkdir(f"{directories['freezer']}/{STANDBY}")
     return entered
 
 
@@ -157,6 +163,11 @@ def claimed(cgroup_root: str, directories: Mapping[str, str]) -> int:
     except OSError:
         pass  # locks are not supported: other agents are not kept out
     return descriptor
+
+
+def _remove_standby(directory: str) -> None:
+    with suppress(OSError):  # only the freezer hierarchy has it
+        os.rmdir(f"{directory}/{STANDBY}")
 
 
 def _empty(directory: str, goals: tuple[str, ...]) -> None:

@@ -14,6 +14,8 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.pressure.targets import PodTarget, WatchTargets
 
 HIGH = "memory.high"
+AGENT = "agent"  # the agent's own cgroup, beside the pods' cgroup (`agent.node.own_cgroup`)
+STANDBY = "standby"  # an empty cgroup in that, in the freezer hierarchy of v1 (`freezer.Standby`)
 
 
 class FreezeFile(NamedTuple):
@@ -43,6 +45,14 @@ def freeze_file(targets: WatchTargets, target: PodTarget) -> FreezeFile | None:
     if not targets.freezer_mount:
         return None
     return FreezeFile(f"{targets.freezer_mount}{target.path}/freezer.state", b"FROZEN", b"THAWED")
+
+
+def standby_file(targets: WatchTargets) -> FreezeFile | None:
+    """None on v2, and if the machine cannot freeze cgroups. The file may not exist."""
+    if targets.version != Version.V1 or not targets.freezer_mount or not targets.path:
+        return None
+    above = f"{targets.freezer_mount}{os.path.dirname(targets.path)}"
+    return FreezeFile(f"{above}/{AGENT}/{STANDBY}/freezer.state", b"FROZEN", b"THAWED")
 
 
 def high_file(target: PodTarget) -> str:

@@ -138,6 +138,11 @@ class Evictor:
         self._asked = {uid: by for uid, by in self._asked.items() if uid in self._target_of}
         self._forget_prepared()
 
+    def stand_by(self, now: float, *, is_near: bool) -> None:
+        """Call this in each turn in which no threshold is crossed. `is_near`: one may be crossed soon."""
+        if self._is_freezing_victims:
+            self._mitigation.stand_by(now, is_near=is_near)
+
     def prepare(self, first: Eviction) -> None:
         """This pod would be evicted now: opens the files that its eviction needs, and does all work that does not touch
         the pod. So the eviction does nothing for the first time."""

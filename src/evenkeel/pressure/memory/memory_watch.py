@@ -167,11 +167,8 @@ class MemoryWatch:
         now = time.monotonic()
         if self._triggers.take_crossing():
             self._crossing_until = now + _CROSSING_SECONDS
-        if self._evictor.is_any_frozen:
-            self._evictor.thaw(now)
-        overdue_at = self._evictor.overdue_at
-        if overdue_at is not None and overdue_at <= now:
-            self._evictor.kill_overdue(now)
+        self._evictor.thaw(now)
+        self._evictor.kill_overdue(now)
         sample = self._sampled(now)
         self._mitigation.sampled(sample, now)
         if not self._levels:
@@ -191,6 +188,7 @@ class MemoryWatch:
             lefts = [left - level.due_bytes for left, level in left_without_pending(self._levels, sample)]
             if self._rehearsals.is_due(lefts, now):
                 self._rehearse(now)
+            self._evictor.stand_by(now, is_near=self._rehearsals.is_near)
         return self._wait_seconds(sample, met, now)
 
     def _rehearse(self, now: float) -> None:

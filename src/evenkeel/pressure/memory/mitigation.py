@@ -16,7 +16,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.host.protection import name_thread
 from evenkeel.policy.eviction.headroom import Trend, is_reclaim_enough
 from evenkeel.pressure.memory.cgroup_writes import FreezeFile, high_file, reclaim_write, write_file
-from evenkeel.pressure.memory.freezer import Freezer, Freezing, Holder, is_tight_at
+from evenkeel.pressure.memory.freezer import Freezer, Freezing, Holder, Standby, is_tight_at
 from evenkeel.pressure.memory.memory_sink import MemoryWatchSink
 from evenkeel.pressure.memory.pending_memory import PendingMemory
 from evenkeel.pressure.memory.sampling import (
@@ -77,6 +77,7 @@ class Mitigation:
         self._left_before = 0  # at the last sample
         self._progress_at = 0.0  # when that last increased
         self._freezer = Freezer(guard)
+        self._standby = Standby(guard)
         self._freezing = Freezing(self._freezer, sampler, pending, reports)
         self._throttling = Throttling(sampler, pending, reports, guard)
 
@@ -89,15 +90,21 @@ class Mitigation:
     def end(self, now: float) -> None:
         """Releases all pods, so that none stays frozen or throttled."""
         self._freezer.thaw_all(now)
+        self._standby.thaw()
         self._throttling.release_all()
 
     def follow(self, targets: WatchTargets, levels: tuple[ByteThreshold, ...]) -> None:
         self._targets, self._levels = targets, levels
+        self._standby.follow(targets)
         self._throttling.follow(targets)
 
     def prepare_victim(self, file: FreezeFile | None) -> None:
         """This pod may be killed next. None: no pod is prepared any more."""
         self._freezer.prepare_victim(file)
+
+    def stand_by(self, now: float, *, is_near: bool) -> None:
+        """A threshold may soon be crossed, and a victim frozen; or none is near."""
+        self._standby.update(now, is_near=is_near)
 
     def freeze_victim(self, path: str, file: FreezeFile) -> None:
         """This pod is killed next."""

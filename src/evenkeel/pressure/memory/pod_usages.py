@@ -211,6 +211,7 @@ class Rehearsals:
         self._left = 0  # bytes to the nearest threshold at that time
         self._grown_at = 0.0
         self._is_growing = False  # after the last mark
+        self.is_near = False  # a threshold, when `is_due` was last asked
 
     def marks(self, lines: Iterable[int]) -> list[int]:
         """The marks below these thresholds, in bytes of usage."""
@@ -223,7 +224,8 @@ class Rehearsals:
         the last mark, rehearsals follow each other closely while the pods grow."""
         near, last = self._ways[0], self._ways[-1]
         left = min(lefts, default=near)
-        if left >= near:
+        self.is_near = left < near
+        if not self.is_near:
             self._left, self._is_growing = near, False
             return False
         is_half = left <= max(self._left // 2, last) < self._left
