@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
 from evenkeel.policy.eviction.rank import Need, Order, Spared, TraitCache, need_of, rank
-from evenkeel.policy.eviction.snapshot import Snapshot
+from evenkeel.policy.eviction.snapshot import PodSnapshot, Snapshot
 from evenkeel.policy.eviction.thresholds import Signal
 from evenkeel.policy.eviction.usage import DiskPart, Resource, usage
 from evenkeel.policy.oom_score import oom_score_adj
@@ -315,6 +315,33 @@ def test_a_ranking_with_a_cache_is_the_ranking_without_it():
             alone = rank(pods, resource, profile=profile)
             assert rank(pods, resource, profile=profile, traits=traits) == alone
             assert rank(pods, resource, profile=profile, traits=traits) == alone
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.integers(0, 15), st.integers(0, 400), max_size=12),  # new figures of some pods
+            st.sets(st.integers(0, 15), max_size=3),  # pods that are left out, as those that were killed
+        ),
+        max_size=8,
+    )
+)
+def test_a_ranking_that_starts_from_the_last_one_is_the_ranking_from_the_start(
+    steps: list[tuple[dict[int, int], set[int]]],
+):
+    def used(number: int, mib: int) -> PodSnapshot:
+        name = f"pod-{number}"
+        return best_effort(name, mib) if number % 2 else burstable(name, mib, 100)
+
+    traits = TraitCache()
+    figures = [used(number, 10 * number) for number in range(16)]
+    for changes, left_out in steps:
+        for number, mib in changes.items():
+            figures[number] = PodSnapshot(figures[number].pod, used(number, mib).stats)
+        pods = [one for number, one in enumerate(figures) if number not in left_out]
+        for need in Need:
+            now = rank(pods, Resource.MEMORY, profile=DOCUMENTS, need=need, traits=traits)
+            assert now == rank(pods, Resource.MEMORY, profile=DOCUMENTS, need=need)
 
 
 def test_a_changed_pod_is_ranked_by_its_new_request():

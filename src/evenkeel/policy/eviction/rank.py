@@ -12,7 +12,8 @@ Critical pods are evicted last. The kubernetes profile spares critical pods only
 first.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from evenkeel.api.config import Profile
@@ -86,32 +87,70 @@ def rank(
     order = order or default_order(profile)
     cache = TraitCache() if traits is None else traits
     standing = cache.standing((resource, frozenset(on_disk), profile, order, need))
-    known = standing.places
-    places = []
-    for seen in pods:  # hundreds of pods, at the moment when time is short
-        place = known.get(id(seen.pod))
-        if place is None or place[1].seen is not seen:
-            one = _ranked(seen, resource, on_disk, profile, need, cache)
-            place = known[id(seen.pod)] = (_sort_key(one, resource, profile, order), one)
-        places.append(place)
-    return standing.in_order(places)
+
+    def place_of(seen: PodSnapshot) -> Place:
+        one = _ranked(seen, resource, on_disk, profile, need, cache)
+        return _sort_key(one, resource, profile, order), one
+
+    return standing.in_order(tuple(pods), place_of)
 
 
 class Standing:
     """The order of pods when they were last ranked in one way. A pod keeps its place while its figures are the same
-    object, so only pods with new figures are compared again."""
+    object, so only pods with new figures are compared again: hundreds of pods, at the moment when time is short."""
 
     def __init__(self) -> None:
         self.places: dict[int, Place] = {}  # by the pod's identity
-        self._order: list[int] = []  # the numbers of the places, the first victim first
+        # Of the last ranking: the pods as they were given and, by their numbers there, what is compared.
+        self._pods: tuple[PodSnapshot, ...] = ()
+        self._keys: list[tuple[object, ...]] = []
+        self._ranked: list[Ranked] = []
+        self._order: list[int] = []  # the numbers, the first victim first
 
-    def in_order(self, places: Sequence[Place]) -> tuple[Ranked, ...]:
-        """The pods of `places`, the first victim first. Few comparisons are needed where few pods have moved."""
-        if len(self._order) != len(places):
-            self._order = list(range(len(places)))
-        keys = [key for key, _ in places]
-        self._order.sort(key=keys.__getitem__)
-        return tuple([places[number][1] for number in self._order])
+    def in_order(
+        self, pods: tuple[PodSnapshot, ...], place_of: Callable[[PodSnapshot], Place]
+    ) -> tuple[Ranked, ...]:
+        """The pods, the first victim first. `place_of` is called for pods with new figures."""
+        if len(pods) != len(self._pods):
+            places = [self._place(seen, place_of) for seen in pods]
+            self._keys = [key for key, _ in places]
+            self._ranked = [one for _, one in places]
+            self._order = sorted(range(len(pods)), key=self._keys.__getitem__)
+        else:
+            before = self._pods
+            self._move(
+                [number for number, seen in enumerate(pods) if seen is not before[number]], pods, place_of
+            )
+        self._pods = pods
+        return tuple([self._ranked[number] for number in self._order])
+
+    def _move(
+        self, moved: list[int], pods: tuple[PodSnapshot, ...], place_of: Callable[[PodSnapshot], Place]
+    ) -> None:
+        for number in moved:
+            self._keys[number], self._ranked[number] = self._place(pods[number], place_of)
+        if len(moved) > _FEW:
+            self._order.sort(key=self._keys.__getitem__)
+            return
+        for number in moved:
+            self._order.remove(number)
+        for number in moved:
+            insort(self._order, number, key=self._keys.__getitem__)
+
+    def _place(self, seen: PodSnapshot, place_of: Callable[[PodSnapshot], Place]) -> Place:
+        place = self.places.get(id(seen.pod))
+        if place is None or place[1].seen is not seen:
+            place = self.places[id(seen.pod)] = place_of(seen)
+        return place
+
+    def keep_only(self, identities: Collection[int]) -> None:
+        """Forgets all pods but those with these identities."""
+        for identity in self.places.keys() - identities:
+            del self.places[identity]
+        self._pods = ()
+
+
+_FEW = 8  # pods that are put into an order one by one. To sort all takes less time for more than that
 
 
 def _ranked(
@@ -225,8 +264,7 @@ class TraitCache:
             for identity in known.keys() - current:
                 del known[identity]
         for standing in self._standings.values():
-            for identity in standing.places.keys() - current:
-                del standing.places[identity]
+            standing.keep_only(current)
 
     def __len__(self) -> int:
         return sum(map(len, self._known.values()))

@@ -38,6 +38,7 @@ from evenkeel.pressure.memory.sampling import (
     byte_thresholds,
     left_without_pending,
     levels_crossed,
+    nearest_threshold,
 )
 from evenkeel.pressure.targets import WatchTargets
 
@@ -195,9 +196,11 @@ class MemoryWatch:
         """Finds the pod that would be evicted now, and prepares its eviction. When the threshold is crossed, only the
         pods that may have become the first since are read, and nothing is done for the first time."""
         self._rehearsals.done(now)
-        _, snapshot = self._sampler.snapshot(now, self._pending.killed_uids())
-        first = victim(Signal.ALLOCATABLE_MEMORY_AVAILABLE, None, snapshot, self._settings, self._traits)
-        if first is not None:
+        sample, snapshot = self._sampler.snapshot(now, self._pending.killed_uids())
+        # It decides nothing, because memory is not short, but loads the processor's caches.
+        decide(self.state, snapshot, self._thresholds, self._settings, self._traits)
+        signal, threshold = nearest_threshold(self._levels, sample)
+        if (first := victim(signal, threshold, snapshot, self._settings, self._traits)) is not None:
             self._evictor.prepare(first)
 
     def _sampled(self, now: float) -> MemorySample:
@@ -337,8 +340,7 @@ class MemoryWatch:
 
     def _record_kernel_kill(self, now: float, sample: MemorySample) -> None:
         """The kernel's OOM killer acted. Reports our own decision for this moment beside the kernel's (E12)."""
-        out = self._pending.killed_uids()
-        _, snapshot = self._sampler.snapshot(now, out, sample.pending_bytes)
+        _, snapshot = self._sampler.snapshot(now, self._pending.killed_uids(), sample.pending_bytes)
         _, decision = decide(self.state, snapshot, self._thresholds, self._settings, self._traits)
         step = Step(self.state, snapshot, self._thresholds, self._settings, decision, is_done=False)
         self._reports.stepped(step, Timing(now, is_kernels=True), None)

@@ -98,10 +98,11 @@ class PodUsages:
         If no pod is above its request, any pod may be the victim. Then all are read."""
         since = time.monotonic() - self._read_at
         grown = int(since * self._growth) + 1
-        if not self._growth or since >= RECENT_SECONDS or self._count_near(grown) > _FEW:
+        over = self._over()
+        if not self._growth or since >= RECENT_SECONDS or self._are_many_near(over, grown):
             self.read_usages()
-            grown = 0
-        readings = self._read_highest(leaving_out, grown)
+            grown, over = 0, self._over()
+        readings = self._read_highest(over, leaving_out, grown)
         if not readings:
             self.read_usages()
             readings = self.read(number for number in range(len(self.usages)) if number not in leaving_out)
@@ -121,29 +122,38 @@ class PodUsages:
             return None
 
     def _over(self) -> list[int]:
-        """By number: how far each target is above its request."""
-        return [
+        """By number: how far each target is above its request. The highest is the first of its group from now on."""
+        over = [
             -1 if used is None else used - request
             for used, request in zip(self.usages, self._requests, strict=True)
         ]
-
-    def _count_near(self, grown_bytes: int) -> int:
-        """How many pods may be the first of their group if each has grown by so much."""
-        over, count = self._over(), 0
         for group in self._groups:
-            least = max(1, *(over[number] for number in group)) - grown_bytes
-            count += sum(over[number] >= least for number in group)
-        return count
+            group.sort(key=over.__getitem__, reverse=True)  # nearly in this order since the last time
+        return over
 
-    def _read_highest(self, leaving_out: Collection[int], grown_bytes: int) -> dict[int, Reading]:
+    def _are_many_near(self, over: list[int], grown_bytes: int) -> bool:
+        """Whether more than a few pods may be the first of their group if each has grown by so much."""
+        count = 0
+        for group in self._groups:
+            least = max(1, over[group[0]]) - grown_bytes
+            for number in group:
+                if over[number] < least:
+                    break
+                count += 1
+                if count > _FEW:
+                    return True
+        return False
+
+    def _read_highest(
+        self, over: list[int], leaving_out: Collection[int], grown_bytes: int
+    ) -> dict[int, Reading]:
         """Reads, in each group, the pods with the highest usage above their request. It stops when no other pod of the
         group can be higher, even with its cache. `grown_bytes` is what any pod may have grown by since its usage was
         read. Returns nothing if no pod is above its request."""
-        targets, over = self._targets.pods, self._over()
+        targets = self._targets.pods
         readings = {}
         is_any_above = False
         for group in self._groups:
-            group.sort(key=over.__getitem__, reverse=True)  # nearly in this order since the last time
             highest = 0
             for number in group:
                 if over[number] + grown_bytes < max(highest, 1):

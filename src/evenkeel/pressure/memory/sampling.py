@@ -306,6 +306,17 @@ def left_without_pending(
     ]
 
 
+def nearest_threshold(
+    levels: Iterable[ByteThreshold], sample: MemorySample
+) -> tuple[Signal, Threshold | None]:
+    """The signal that would be short first, and its hard threshold. If none is known, that of the pods' cgroup."""
+    left = [(left - level.due_bytes, level.threshold) for left, level in left_without_pending(levels, sample)]
+    if not left:
+        return Signal.ALLOCATABLE_MEMORY_AVAILABLE, None
+    threshold = min(left, key=lambda one: one[0])[1]
+    return threshold.signal, threshold
+
+
 def is_short_without_pending(levels: Iterable[ByteThreshold], sample: MemorySample) -> bool:
     """Whether a threshold is crossed if memory that is still being freed does not count."""
     return any(
