@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.bench_eviction import IDLE_PODS, evicted, figure
-from bench.evicting_agent import agent, cgroup, pod, until
+from bench.evicting_agent import Kills, agent, cgroup, pod, until
 from bench.figure import Figure, ratio_at_most
 from bench.reference import compiled
 from evenkeel.cli.client import Client
@@ -37,12 +37,13 @@ def figures() -> Iterator[Figure]:
                 client.apply(pod(f"idle-{number}", ["sleep", "100000"]))
             until(lambda: _running(client) == IDLE_PODS - 10)
             alone, watched, relayed = [], [], []
+            kills = Kills(state)
             for number in range(0, 3 * ROUNDS, 3):
-                alone.append(evicted(client, state, root, program, number).sent)
+                alone.append(evicted(client, kills, root, program, number).sent)
                 with readers(state):
-                    watched.append(evicted(client, state, root, program, number + 1).sent)
+                    watched.append(evicted(client, kills, root, program, number + 1).sent)
                 with relay(state, directory), readers(directory):
-                    relayed.append(evicted(client, state, root, program, number + 2).sent)
+                    relayed.append(evicted(client, kills, root, program, number + 2).sent)
         name = "kill sent among a thousand readers and slow clients"
         for percent, title in ((50, "median"), (99, "p99")):
             yield figure(f"{name}, {title}", watched, alone, percent, ratio_at_most(2))

@@ -96,16 +96,24 @@ class Killed(NamedTuple):
     stages: tuple[float, ...]
 
 
-def kill_sent(state: str, name: str) -> Killed | None:
-    """The last kill of this pod."""
-    found = None
-    with Journal.read(f"{state}/journal.db") as journal:
-        for record in journal.decisions(EVICTION_KIND):
-            assert isinstance(record.decision, dict)
-            if any(one["pod"] == f"default/{name}" for one in record.decision["evictions"]):
-                stages = record.decision["stages"]
-                found = Killed(record.decision["killSentAt"], tuple(stages[stage] for stage in STEPS))
-    return found
+class Kills:
+    """The kills in the journal. What was read once is not read again."""
+
+    def __init__(self, state: str) -> None:
+        self._file = f"{state}/journal.db"
+        self._last = 0  # the number of the last decision that was read
+
+    def last_of(self, name: str) -> Killed | None:
+        """The last kill of this pod, among those that were not read yet."""
+        found = None
+        with Journal.read(self._file) as journal:
+            for record in journal.decisions(EVICTION_KIND, self._last):
+                self._last = record.number
+                assert isinstance(record.decision, dict)
+                if any(one["pod"] == f"default/{name}" for one in record.decision["evictions"]):
+                    stages = record.decision["stages"]
+                    found = Killed(record.decision["killSentAt"], tuple(stages[stage] for stage in STEPS))
+        return found
 
 
 # A place to be
@@ -133,5 +141,5 @@ def until(probe, seconds: float = 60.0):
     deadline = time.monotonic() + seconds
     while not (answer := probe()):
         assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
+        time.sleep(0.002)
     return answer

@@ -32,7 +32,7 @@ from bench.bench_sampling import (
     numbers,
     voluntary_switches,
 )
-from bench.evicting_agent import cgroup, is_under_pressure, kill_sent, pod, root_of, running
+from bench.evicting_agent import Kills, cgroup, is_under_pressure, pod, root_of, running
 from bench.processes import below, named, run_seconds
 from evenkeel.cli.client import Client
 
@@ -159,7 +159,7 @@ def stopped(client: Client, pods: Cgroup, reference: str, kind: Kind, number: in
     ended = client.pod("default", name)["status"]["containerStatuses"][0]["state"]["terminated"]["reason"]
     sent = None
     if ended != "OOMKilled":
-        sent = eventually(lambda: kill_sent(STATE, name), within_seconds=PATIENCE_SECONDS).sent * 1e9
+        sent = eventually(lambda: Kills(STATE).last_of(name), within_seconds=PATIENCE_SECONDS).sent * 1e9
     end(client, name)
     return crossing_of(AGENT, kind, seen, sent, line=line, limit=limit)
 
