@@ -32,6 +32,7 @@ from evenkeel.pressure.watch.messages import (
 )
 from evenkeel.pressure.watch.watch_connection import WatchConnection, existing
 from evenkeel.pressure.watch.watch_link import WatchLink
+from tests.arenas import arenas_of_threads
 from tests.models.agents import pods_of, until
 from tests.models.memory_files import PODS, targets_in, write_v2_memory
 
@@ -492,6 +493,20 @@ def test_one_that_ends_between_its_discovery_and_the_introduction_counts_as_lost
 
 
 # What it loads
+
+
+def test_its_threads_have_no_memory_of_the_c_library_of_their_own(node):
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        process = Path(f"/proc/{await there(link)}")
+        await until(
+            lambda: len(list((process / "task").iterdir())) == 3
+        )  # the loop, the reaper, the reclaimer
+        assert arenas_of_threads((process / "maps").read_text()) == 0
+        await link.close(end=True)
+
+    run(story())
 
 
 def test_the_watch_loads_nothing_that_it_does_not_need():

@@ -21,6 +21,7 @@ from typing import NoReturn
 import evenkeel
 from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.allocator import keep_little
 from evenkeel.host.protection import (
     has_realtime_budgets,
     lock_memory,
@@ -321,6 +322,7 @@ class WatchProcess:
 
 def main(state: str, connection: int, former: int) -> int:
     name_process(NAME)
+    keep_little()
     take_lowest_oom_score()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
