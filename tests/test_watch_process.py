@@ -25,12 +25,13 @@ from evenkeel.pressure.targets import WatchTargets
 from evenkeel.pressure.watch.messages import (
     INTENTS_NAME,
     LOCK_NAME,
+    SOCKET_NAME,
     Message,
     settings_message,
     step_from,
     targets_plain,
 )
-from evenkeel.pressure.watch.watch_connection import WatchConnection, existing
+from evenkeel.pressure.watch.watch_connection import WatchConnection, existing, started
 from evenkeel.pressure.watch.watch_link import WatchLink
 from tests.arenas import arenas_of_threads
 from tests.models.agents import pods_of, until
@@ -408,6 +409,51 @@ def test_one_of_another_version_is_replaced_by_one_that_has_its_targets_before(n
         await link.close(end=True)
         assert is_dead(second)
 
+    run(story())
+
+
+@pytest.mark.req("A15", "E1")
+def test_of_two_that_wait_for_the_former_one_the_second_ends_and_the_agent_finds_the_first(node, monkeypatch):
+    """An agent is killed while it replaces a watch, and the new watch goes on waiting. The next agent starts another
+    one. Then the former one ends, and the first that waits takes over."""
+    monkeypatch.setattr("evenkeel.pressure.watch.watch_link._PAUSES_SECONDS", (0.0, 0.01, 0.02))
+    introduced: list[int] = []
+
+    def introduce(connection: WatchConnection) -> None:
+        introduced.append(connection.pid)
+        node.introduce(connection)
+
+    async def first_takes_over(former: WatchConnection) -> None:
+        os.kill(introduced[0], signal.SIGSTOP)
+        await end(former)
+        await until((node.state / SOCKET_NAME).exists)  # the first listens
+        os.kill(introduced[0], signal.SIGCONT)
+
+    async def story() -> None:
+        link = node.link()
+        link.open()
+        former = await there(link)
+        await link.close(end=False)
+        waiting = WatchConnection(*started(str(node.state), former), node.heard.append)
+        await waiting.hello(60)
+        node.introduce(waiting)
+        await waiting.ping(60)
+        waiting.close()  # as the kernel does for an agent that is killed
+
+        link = WatchLink(str(node.state), introduce, node.heard.append, node.news.append)
+        assert await link.find() is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(evenkeel, "__version__", "another")
+            link.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(WatchConnection, "end", first_takes_over)
+            assert await there(link, other_than=former) == waiting.pid
+        await until(lambda: is_dead(introduced[0]))
+        node.use(batch_mib=850, root_mib=950)
+        await until(lambda: bool(node.evicted()))
+        await link.close(end=True)
+
+    end = WatchConnection.end
     run(story())
 
 

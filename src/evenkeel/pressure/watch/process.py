@@ -168,7 +168,13 @@ class WatchProcess:
         self._triggers.forget(self._former)
         os.close(self._former)
         self._former = -1
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Two have waited for the former one, because an agent was killed while it replaced it. The other one has
+            # taken over.
+            self._is_ending = True
+            return
         self._become_the_watch()
         self._listener.say(self._backlog())
         try:

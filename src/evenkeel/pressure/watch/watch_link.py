@@ -213,6 +213,10 @@ class WatchLink:
     async def _try_until_there(self, former: WatchConnection | None, lost: WatchConnection | None) -> None:
         while not self._is_closed:
             try:
+                if former is not None and not former.is_open:
+                    # It has ended, or hangs in its end. Another one may have taken over by now.
+                    await former.kill()
+                    former = None
                 if former is None and await self.find() is not None:
                     # It has only closed the connection, as to an agent that was stopped and did not read.
                     self.open()
