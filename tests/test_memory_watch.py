@@ -68,18 +68,18 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 
 
 @pytest.mark.req("E1")
-def test_after_an_early_notification_samples_follow_without_pause_for_a_moment(watched: Watched):
+def test_after_an_early_notification_samples_follow_with_very_short_pauses_for_a_moment(watched: Watched):
     assert watched.uses(200) == MOST_SECONDS  # the kernel will tell
     assert LEAST_SECONDS < watched.uses(LINE_MIB, cache_mib=1) < 0.01
     watched.crossed()
-    assert watched.watch.turn() == 0
+    assert 0 < watched.watch.turn() < LEAST_SECONDS
     watched.now += 0.005
     watched.crossed()
     assert watched.watch.turn() == LEAST_SECONDS
     assert not watched.triggers.wait(0)  # it does not wake again
     watched.now += 0.1
     watched.crossed()
-    assert watched.watch.turn() == 0
+    assert 0 < watched.watch.turn() < LEAST_SECONDS
 
 
 @pytest.mark.req("E1")
@@ -89,7 +89,7 @@ def test_the_time_without_pauses_begins_at_the_line_and_not_at_a_mark_on_the_way
     assert watched.uses(LINE_MIB - 60) == MOST_SECONDS
     watched.now += 0.05
     watched.crossed()
-    assert watched.uses(LINE_MIB, cache_mib=1) == 0
+    assert 0 < watched.uses(LINE_MIB, cache_mib=1) < LEAST_SECONDS
 
 
 @pytest.mark.req("E1")

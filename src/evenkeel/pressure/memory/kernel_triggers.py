@@ -20,6 +20,7 @@ from evenkeel.host.polling import Poller
 from evenkeel.host.psi import ArmedTrigger, Kind, Resource, Trigger, cgroup_file, node_file
 from evenkeel.pressure.targets import WatchTargets
 
+_LEAST_EPOLL_SECONDS = 0.001
 # Tasks stalled for memory for this long within such a window. The watch then samples at once, before the planned time.
 STALL = Trigger(Resource.MEMORY, Kind.SOME, 20_000, 500_000)
 
@@ -88,7 +89,11 @@ class KernelTriggers:
         return is_crossing
 
     def wait(self, seconds: float) -> bool:
-        """Waits until an event occurs or the time is over. Returns whether an event occurred."""
+        """Waits until an event occurs or the time is over. Returns whether an event occurred. A wait of less
+        than a millisecond is not ended by an event, because epoll counts whole milliseconds."""
+        if 0 < seconds < _LEAST_EPOLL_SECONDS:
+            time.sleep(seconds)
+            seconds = 0.0
         try:
             ready = self._epoll.poll(seconds)
         except InterruptedError:

@@ -49,8 +49,9 @@ _RECLAIMING_SECONDS = 0.002  # between two samples while memory is being reclaim
 # After the kernel reported a crossing. Usage includes cache that can be dropped, so the real crossing may come soon.
 _CROSSING_SECONDS = 0.02
 # Very close to a threshold the kernel reports no crossing, and the headroom may be used up before a pause is over. So
-# there is no pause between samples: for this long, and at most once in this interval. It is bounded because this
-# process has priority over others.
+# the pauses between samples are very short: for this long, and at most once in this interval. It is bounded because
+# this process has priority over others. Without any pause, a pod on the same processor would not come to its turn.
+_SHORT_PAUSE_SECONDS = 0.0001
 _AT_ONCE_SECONDS = 0.004
 _AT_ONCE_AGAIN_SECONDS = 0.1
 
@@ -296,10 +297,10 @@ class MemoryWatch:
         ahead = [seconds for seconds in ends if seconds > 0]
         seconds = min(most, polling_interval_seconds(distances, self._growth), *ahead)
         is_close = seconds <= LEAST_SECONDS and now < self._crossing_until
-        return 0.0 if is_close and self._may_look_at_once(now) else seconds
+        return _SHORT_PAUSE_SECONDS if is_close and self._may_look_at_once(now) else seconds
 
     def _may_look_at_once(self, now: float) -> bool:
-        """Whether the next sample may follow without a pause. The time for that begins when it is first needed. If it
+        """Whether the next sample may follow almost at once. The time for that begins when it is first needed. If it
         began at a mark, it would be over before the threshold is reached."""
         if now >= self._at_once_from + _AT_ONCE_AGAIN_SECONDS:
             self._at_once_from = now
@@ -310,8 +311,7 @@ class MemoryWatch:
     def _step(self, now: float, pending_bytes: int) -> bool:
         """Decides on current figures, and carries out the decision. Returns whether a pod was evicted."""
         began = time.monotonic()
-        out = self._pending.killed_uids()
-        sample, snapshot = self._sampler.snapshot(now, out, pending_bytes)
+        sample, snapshot = self._sampler.snapshot(now, self._pending.killed_uids(), pending_bytes)
         read = time.monotonic()
         before = self.state
         after, decision = decide(before, snapshot, self._thresholds, self._settings, self._traits)

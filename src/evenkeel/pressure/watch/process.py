@@ -31,6 +31,7 @@ from evenkeel.host.protection import (
 )
 from evenkeel.journal.codec import Unreadable
 from evenkeel.policy.eviction.decide import State
+from evenkeel.policy.eviction.headroom import LEAST_SECONDS
 from evenkeel.pressure.eviction_steps import state_from
 from evenkeel.pressure.intents import Intents
 from evenkeel.pressure.memory.cgroup_writes import is_populated
@@ -132,7 +133,7 @@ class WatchProcess:
         except Exception as error:  # noqa: BLE001 a mistake of ours must not end the watch
             self._note_failure(error)
             return _AFTER_FAILURE_SECONDS
-        if seconds > 0:
+        if seconds >= LEAST_SECONDS:
             # Where a turn takes long, the machine is slow, and pods grow slowly too. This process runs before others,
             # and must leave them a part of the processor.
             seconds = max(seconds, min(_REST_SHARE * (time.monotonic() - now), _LONGEST_REST_SECONDS))
