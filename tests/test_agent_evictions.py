@@ -34,6 +34,25 @@ def test_an_intent_from_before_the_pod_came_back_is_not_carried_out(place):
     asyncio.run(story())
 
 
+@pytest.mark.req("A20", "B16")
+@pytest.mark.parametrize("grace", [0.0, 30.0])
+def test_a_pod_that_was_asked_to_end_keeps_its_time_if_only_the_intent_is_known(place, grace):
+    """Watch and agent were killed in its grace period."""
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: phase(agent, "web") == "Running")
+        noted = Intents(place.directory, print, INTENTS_NAME, INTENT_SLOTS)
+        noted.write(Intent("u-web", "it used too much", place.now, grace))
+        noted.close()
+        async with place.agent() as agent:
+            await until(lambda: phase(agent, "web") == "Failed")
+            assert [grace for attempt, grace in place.runtime.stopped if attempt.uid == "u-web"] == [grace]
+
+    asyncio.run(story())
+
+
 @pytest.mark.req("A20", "E2")
 def test_volumes_in_memory_of_a_killed_pod_are_emptied_at_once_and_before_the_pod_is_removed(place):
     uids = ("killed", "asked", "plain")

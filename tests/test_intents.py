@@ -19,6 +19,15 @@ def test_an_intent_is_known_to_the_next_agent_until_it_is_taken_up(tmp_path):
     assert not Intents(str(tmp_path), print).found
 
 
+def test_an_intent_keeps_the_time_that_its_pod_was_given(tmp_path):
+    noted = Intents(str(tmp_path), print)
+    asked, killed = Intent("u-1", "why", 5.0, 30.0), Intent("u-2", "why", 6.0)
+    noted.write(asked)
+    noted.write(killed)
+    assert Intents(str(tmp_path), print).found == (asked, killed)
+    assert (tmp_path / "intents").read_bytes().count(b"grace_seconds") == 1  # earlier versions do not know it
+
+
 def test_intents_need_no_more_room_than_they_have_and_a_long_message_is_cut(tmp_path):
     noted = Intents(str(tmp_path), print)
     size = (tmp_path / "intents").stat().st_size

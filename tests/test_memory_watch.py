@@ -21,7 +21,7 @@ from evenkeel.pressure.memory.kernel_triggers import KernelTriggers
 from evenkeel.pressure.memory.memory_watch import MemoryWatch, WatchSettings
 from evenkeel.pressure.memory.pod_usages import RECENT_SECONDS
 from tests.models.agents import pods_of
-from tests.models.memory_files import MIB, PODS, IgnoredReports, targets_in, write_v1_memory
+from tests.models.memory_files import MIB, PODS, IgnoredReports, targets_in, write_v1_memory, write_v2_memory
 
 LINE_MIB = 300
 PATIENCE_SECONDS = 30.0
@@ -106,6 +106,34 @@ def test_close_to_the_line_it_rehearses_again_and_again_as_long_as_the_pods_grow
     assert watched.uses(LINE_MIB - 5) == MOST_SECONDS
     watched.now += 0.01
     assert watched.uses(LINE_MIB - 4) == MOST_SECONDS  # the kernel will tell
+
+
+@pytest.mark.req("A20", "B16")
+def test_without_an_agent_the_intent_says_how_long_a_pod_has_that_is_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    signal_ = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+    soft = parse_thresholds(soft={signal_: "100Mi"}, soft_grace_period={signal_: "1s"})
+    now = [time.monotonic()]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    reports, triggers = IgnoredReports(), KernelTriggers()
+    reports.is_heard = False
+    given = WatchSettings(soft, Settings(max_pod_grace_period_seconds=20), 2)
+    watch = MemoryWatch(given, State(), triggers, Intents(str(tmp_path), print), reports, reports)
+    try:
+        batch, _ = pods_of(PODS)
+        write_v2_memory(tmp_path / "root", 350)
+        write_v2_memory(tmp_path / "u-batch", 250)
+        watch.follow(targets_in(tmp_path, 400, (batch, 0)))
+        watch.turn()
+        assert not Intents(str(tmp_path), print).found
+        now[0] += 1.1
+        watch.turn()
+        (intent,) = Intents(str(tmp_path), print).found
+        assert (intent.uid, intent.grace_seconds) == ("u-batch", 20)
+    finally:
+        watch.close()
+        triggers.close()
 
 
 @pytest.mark.req("E1")

@@ -27,6 +27,7 @@ class Intent(NamedTuple):
     uid: str
     message: str
     at: float
+    grace_seconds: float = 0.0  # what the pod has to end, from `at`; it was asked to
 
 
 class Intents:
@@ -168,16 +169,23 @@ class OthersIntents:
 
 def _intent(text: bytes) -> Intent | None:
     try:
-        uid, message, at = Intent(**json.loads(text))
-        return Intent(str(uid), str(message), float(at))
+        uid, message, at, grace_seconds = Intent(**json.loads(text))
+        return Intent(str(uid), str(message), float(at), float(grace_seconds))
     except (ValueError, TypeError):
         return None
 
 
 def _text(intent: Intent) -> bytes:
     """Encodes the intent. A long message is cut to fit into its slot."""
-    text = _encoded(intent._asdict()).encode()
+    text = _plain(intent)
     while len(text) > _SLOT_BYTES:
         intent = intent._replace(message=intent.message[: len(intent.message) // 2])
-        text = _encoded(intent._asdict()).encode()
+        text = _plain(intent)
     return text.ljust(_SLOT_BYTES, b"\0")
+
+
+def _plain(intent: Intent) -> bytes:
+    fields = intent._asdict()
+    if not intent.grace_seconds:
+        del fields["grace_seconds"]  # earlier versions do not know it
+    return _encoded(fields).encode()

@@ -183,7 +183,7 @@ class Evictor:
             self._pending.asked(target.uid, now, grace)
             self._mitigation.evicted(target.path, now)
             if not is_agent_there:
-                self._intents.write(Intent(target.uid, victim.message, at))
+                self._intents.write(Intent(target.uid, victim.message, at, grace))
                 self._asked[target.uid] = now + grace
                 ask_to_end(target)
             return Carried(_completed(step, victim, parts), Evicted(at, grace), None)

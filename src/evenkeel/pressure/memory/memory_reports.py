@@ -153,7 +153,12 @@ class MemoryReports:
                 self._know({key: pod_from(text) for key, text in texts_of(message).items()})
             elif event == "found":
                 self.take_intent(
-                    Intent(text_of(message, "uid"), text_of(message, "message"), float(message["at"]))
+                    Intent(
+                        text_of(message, "uid"),
+                        text_of(message, "message"),
+                        float(message["at"]),
+                        float(message.get("grace_seconds", 0.0)),
+                    )
                 )
             elif event == "report":
                 self._record(message)
@@ -165,7 +170,7 @@ class MemoryReports:
         record = self._pods.get(intent.uid)
         # Otherwise it is recorded already, or the intent is older than the pod's return.
         if record is not None and record.state.verdict is None and record.state.accepted_at <= intent.at:
-            self._recorder.evict(intent.uid, intent.message, intent.at)
+            self._recorder.evict(*intent)
         else:
             self._recorder.taken_up(intent.uid)
 
