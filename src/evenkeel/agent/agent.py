@@ -40,6 +40,7 @@ from evenkeel.api.stored_objects import StoredObject
 from evenkeel.api.workloads import Workload
 from evenkeel.cgroup.tree import Kind
 from evenkeel.errors import EvenkeelError
+from evenkeel.host.files import descriptor_shortage
 from evenkeel.host.node_figures import boot_id
 from evenkeel.journal.records import CLUSTER, FILE, Event
 from evenkeel.journal.store import Journal, JournalError
@@ -312,6 +313,7 @@ class Agent:
             self.pod_loop.journal_fails
             or self._background_loops.journal_fault
             or ("" if runtime.is_ready else runtime.message)
+            or (f"the agent {shortage}" if (shortage := descriptor_shortage()) else "")
             or self.watches.memory.not_ready
         )
 

@@ -7,7 +7,7 @@ gRPC would need a third of the agent's memory.
 
 import asyncio
 
-from evenkeel.agent.probe_requests import DEFAULT_HOST, Answer, printable, reason_of
+from evenkeel.agent.probe_requests import DEFAULT_HOST, Answer, printable, reason_of, verdict
 from evenkeel.api.container import GRPCAction
 
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -30,7 +30,7 @@ async def ask_grpc(action: GRPCAction, timeout_seconds: float, host: str = DEFAU
     except TimeoutError:
         return Answer(False, f"gRPC health of {place}: no answer within {timeout_seconds:g}s")
     except (OSError, ValueError, EOFError) as error:
-        return Answer(False, f"gRPC health of {place}: {reason_of(error)}")
+        return Answer(verdict(error), f"gRPC health of {place}: {reason_of(error)}")
 
 
 async def _asked(host: str, action: GRPCAction) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPSocketAction
+from evenkeel.host.files import is_shortage
 from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ async def ask_http(
     except TimeoutError:
         return Answer(False, f"GET {first.url}: no answer within {timeout_seconds:g}s")
     except (OSError, ValueError, EOFError) as error:
-        return Answer(False, f"GET {first.url}: {reason_of(error)}")
+        return Answer(verdict(error), f"GET {first.url}: {reason_of(error)}")
 
 
 async def ask_tcp(
@@ -75,9 +76,15 @@ async def ask_tcp(
     except TimeoutError:
         return Answer(False, f"connecting to {host}:{port}: no answer within {timeout_seconds:g}s")
     except (OSError, ValueError) as error:
-        return Answer(False, f"connecting to {host}:{port}: {reason_of(error)}")
+        return Answer(verdict(error), f"connecting to {host}:{port}: {reason_of(error)}")
     writer.transport.abort()
     return Answer(True)
+
+
+def verdict(error: Exception) -> bool | None:
+    """What an error of a request says about the container: nothing, if the agent itself had no descriptor or memory for
+    the request. Else containers would be restarted for it."""
+    return None if is_shortage(error) else False
 
 
 def port_number(port: int | str, ports: Sequence[ContainerPort]) -> int | None:

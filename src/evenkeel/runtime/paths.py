@@ -26,7 +26,7 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.errors import EvenkeelError
-from evenkeel.host.files import write_own
+from evenkeel.host.files import raise_shortage, write_own
 from evenkeel.named_tuples import NamedTuple
 
 _LONGEST_NAME_BYTES = 255
@@ -178,14 +178,14 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def every_attempt(paths: StatePaths) -> Iterator[AttemptKey]:
-    """Yields all attempts that have a directory."""
+    """Yields all attempts that have a directory. Raises OSError if no descriptor is left to look."""
     for uid in _names_in(paths.pods):
         for container, number in attempts_of(uid, paths):
             yield uid, container, number
 
 
 def attempts_of(uid: str, paths: StatePaths) -> Iterator[tuple[str, int]]:
-    """Yields the attempts of one pod: container and number."""
+    """Yields the attempts of one pod: container and number. Raises OSError as `every_attempt` does."""
     for name in _names_in(f"{paths.pods}/{uid}"):
         container, _, number = name.rpartition(".")
         if container and number.isascii() and number.isdecimal() and str(int(number)) == number:
@@ -200,10 +200,11 @@ def write_json(directory: str, name: str, value: object) -> None:
 
 
 def read_json(directory: str, name: str) -> dict[str, Any] | None:
-    """Reads a JSON file; None if it does not exist or is damaged."""
+    """Reads a JSON file; None if it does not exist or is damaged. Raises OSError if no descriptor is left to look."""
     try:
         descriptor = os.open(f"{directory}/{name}", _READ)
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return None
     try:
         parts = []
@@ -212,7 +213,10 @@ def read_json(directory: str, name: str) -> dict[str, Any] | None:
             parts.append(part)
             left -= len(part)
         value = json.loads(b"".join(parts))
-    except (OSError, ValueError, RecursionError):
+    except OSError as error:
+        raise_shortage(error)
+        return None
+    except (ValueError, RecursionError):
         return None
     finally:
         os.close(descriptor)
@@ -222,7 +226,8 @@ def read_json(directory: str, name: str) -> dict[str, Any] | None:
 def _names_in(directory: str) -> list[str]:
     try:
         return sorted(name for name in os.listdir(directory) if is_name(name))
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return []
 
 

@@ -8,6 +8,7 @@ import re
 import select
 from collections.abc import Sequence
 
+from evenkeel.host.files import raise_shortage
 from evenkeel.named_tuples import NamedTuple
 
 # Fields 4, 6, 10, 12, 14, 15, 20 and 22.
@@ -40,20 +41,24 @@ def process_at(pid: int) -> Process | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Returns the start time of the process; None if it does not exist. A zombie has one too."""
+    """Returns the start time of the process; None if it does not exist. A zombie has one too. Raises OSError as
+    `read_stat` does."""
     stat = read_stat(pid)
     return None if stat is None else stat.start_ticks
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Reads /proc/PID/stat; None if there is no such process."""
+    """Reads /proc/PID/stat; None if there is no such process. Raises OSError if no descriptor is left to look: a
+    process that cannot be looked at has not ended."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return None
     try:
         text = os.read(descriptor, 4096)
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return None
     finally:
         os.close(descriptor)

@@ -17,7 +17,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.files import read_text
 from evenkeel.host.node_figures import Rates, Sample
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.runtime.procfs import Process, process_at, read_stat
+from evenkeel.runtime.procfs import Process, Stat, process_at, read_stat
 
 # B15: cgroups of others. Their figures are reported if they exist.
 OTHERS = ("/system.slice", "/user.slice")
@@ -85,7 +85,10 @@ class Daemons:
         sample = sampled(self._own_path) if self._own_path else None
         if sample is not None:
             return Daemon(self._own_path, sample)
-        own = process_at(os.getpid())
+        try:
+            own = process_at(os.getpid())
+        except OSError:  # no descriptor is left
+            own = None
         figures = process_figures(own) if own is not None else None
         return Daemon("", _of_process(own, figures, rates)) if own and figures else None
 
@@ -114,7 +117,7 @@ class Daemons:
     def _cgroup_of(self, process: Process, tree: Tree) -> str:
         """The process's own cgroup; empty if it shares one with other processes, such as its parent."""
         path = self._place(process.pid, tree.version)
-        stat = read_stat(process.pid)
+        stat = _stat(process.pid)
         if stat is None or self._place(stat.parent, tree.version) == path:
             return ""
         config = self._config
@@ -176,13 +179,21 @@ class _Within:
         )
 
 
+def _stat(pid: int) -> Stat | None:
+    """None if it has ended, or if no descriptor is left to look."""
+    try:
+        return read_stat(pid)
+    except OSError:
+        return None
+
+
 def process_figures(process: Process) -> Statistics | None:
     """The figures of a process; None if it has ended. As in a cgroup's figures, rss means anonymous memory."""
     try:
         resident, shared = (int(word) for word in read_text(f"/proc/{process.pid}/statm").split()[1:3])
     except EvenkeelError:
         return None
-    stat = read_stat(process.pid)  # read after statm: proves that statm was of this process
+    stat = _stat(process.pid)  # read after statm: proves that statm was of this process
     if stat is None or stat.has_ended or stat.start_ticks != process.start_ticks:
         return None
     used, anonymous = resident * _PAGE_BYTES, max(resident - shared, 0) * _PAGE_BYTES

@@ -124,7 +124,10 @@ def _other_place(container: Running, content: bytes) -> str:
     places = [at[one] for one in _CONTROLLERS if one in at and not is_within(at[one], ours)]
     if "memory" in at:  # v1: its cgroup in the v2 hierarchy beside v1 has no limits
         places = [at[one] for one in _CONTROLLERS[1:] if one in at and not is_within(at[one], ours)]
-    return places[0] if places and start_ticks(container.pid) == container.start_ticks else ""
+    try:
+        return places[0] if places and start_ticks(container.pid) == container.start_ticks else ""
+    except OSError:  # no descriptor is left: the next look may have one
+        return ""
 
 
 def _content(path: str) -> bytes:

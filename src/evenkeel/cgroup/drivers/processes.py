@@ -1,5 +1,6 @@
 """Killing processes and waiting for their end; and the placeholder process that keeps a systemd scope alive."""
 
+import errno
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.kernel_refusals import refusal
 
 _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def waits(seconds: float) -> Iterator[None]:
@@ -58,16 +60,17 @@ def kill_process(pid: int, path: str) -> None:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether the process is gone, or is a zombie."""
+    """Whether the process is gone, or is a zombie. One that cannot be looked at, because no descriptor is left, is not
+    known to be."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return pid > 0
+    except OSError as error:
+        return pid > 0 and error.errno not in _SHORTAGES
     try:
         # The name in brackets may hold anything; the state follows the last bracket.
         return os.read(descriptor, 4096).rpartition(b") ")[2][:1] in (b"Z", b"X")
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in _SHORTAGES
     finally:
         os.close(descriptor)
 

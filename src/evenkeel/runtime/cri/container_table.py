@@ -9,12 +9,14 @@ import os
 from collections.abc import Callable, Iterator
 
 from evenkeel.errors import reason
+from evenkeel.host.files import is_shortage
 from evenkeel.runtime.interface import Attempt, Exit, Placed, Record
 from evenkeel.runtime.paths import StatePaths, every_attempt, read_json, write_json
 from evenkeel.runtime.procfs import Process, start_ticks
 
 log = logging.getLogger(__name__)
 
+_RETRY_SECONDS = 1.0
 _SHORTEST_ID = 12  # the characters of an ID that are shown
 _CONTAINER, _SANDBOX = "container", "sandbox"  # files in the directories of an attempt and of a pod
 
@@ -61,6 +63,7 @@ class ContainerTable:
         self._by_attempt: dict[Attempt, CriContainer] = {}
         self._by_id: dict[str, CriContainer] = {}
         self._on_end = on_end
+        self._is_closed = False
 
     def __iter__(self) -> Iterator[CriContainer]:
         return iter(tuple(self._by_attempt.values()))
@@ -109,6 +112,7 @@ class ContainerTable:
         )
 
     def close(self) -> None:
+        self._is_closed = True
         for container in self._by_attempt.values():
             self._unwatch(container)
 
@@ -119,15 +123,24 @@ class ContainerTable:
             return
         try:
             container.pidfd = os.pidfd_open(process.pid)
-        except OSError:  # it has ended, or is in another PID namespace: then the runtime has to report it
-            asyncio.get_running_loop().call_soon(self._on_end, container)
-            return
-        if start_ticks(process.pid) != process.start_ticks:  # the number belongs to another process now
-            os.close(container.pidfd)
-            container.pidfd = -1
+            is_same = start_ticks(process.pid) == process.start_ticks
+        except (
+            OSError
+        ) as error:  # it has ended, or is in another PID namespace: then the runtime has to report it
+            is_same = False
+            if is_shortage(error):
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._watch_again, container)
+        if not is_same:  # or the number belongs to another process now
+            if container.pidfd >= 0:
+                os.close(container.pidfd)
+                container.pidfd = -1
             asyncio.get_running_loop().call_soon(self._on_end, container)
             return
         asyncio.get_running_loop().add_reader(container.pidfd, self._process_ended, container)
+
+    def _watch_again(self, container: CriContainer) -> None:
+        if not self._is_closed and container.runs and self._by_attempt.get(container.attempt) is container:
+            self._watch(container)
 
     def _process_ended(self, container: CriContainer) -> None:
         self._unwatch(container)

@@ -9,6 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.cgroup.driver import CgroupError
+from evenkeel.errors import reason
+from evenkeel.host.files import raise_shortage
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import MESSAGE_POLICY
@@ -23,6 +25,7 @@ _SLICE, _SCOPE = ".slice", ".scope"
 _UPPER = "upperdir="
 _NANOSECONDS = 1e9
 _SIGNALLED = 128
+_NO_LOOK = "RESOURCE_EXHAUSTED"  # as gRPC calls it
 _SIGNALS = 64
 _OOM_KILLED = "OOMKilled"
 _FIRST_PID, _MOST_PIDS = 1, 1 << 22  # init is no container; the kernel's PID_MAX_LIMIT
@@ -37,7 +40,8 @@ async def inspect_container(
 ) -> CriContainer | None:
     """Reads the container from the runtime and saves it in the state directory.
 
-    Returns None if the runtime does not have it. Raises RuntimeAway, and CallFailed if the runtime cannot tell.
+    Returns None if the runtime does not have it. Raises RuntimeAway, and CallFailed if the runtime cannot tell or no
+    descriptor is left to look at its process.
     """
     try:
         answer = await connection.ask(
@@ -48,9 +52,13 @@ async def inspect_container(
             return None
         raise
     status, (pid, cgroup) = answer.status, location(answer.info, attempt.uid)
-    process = process_at(pid) if pid else None
+    try:
+        process = process_at(pid) if pid else None
+        layer = written_layer(pid) if process else ""
+    except OSError as error:
+        raise CallFailed(f"its process {pid} cannot be looked at: {reason(error)}", _NO_LOOK) from None
     record = Record(attempt, process, status.started_at / _NANOSECONDS, id=f"{runtime}://{id_}")
-    container = CriContainer(id_, record, cgroup, written_layer(pid) if process else "", status.log_path)
+    container = CriContainer(id_, record, cgroup, layer, status.log_path)
     if status.state == pb.ContainerState.CONTAINER_EXITED:
         container.record = record._replace(exit=exit_of(container, status, paths))
     else:
@@ -192,7 +200,10 @@ def is_running(container: CriContainer) -> bool:
     """Returns whether the first process of the container runs, and its PID does not belong to another process. It is a
     zombie until the runtime learns of its end."""
     process = container.record.process
-    return process is not None and is_alive(process.pid, process.start_ticks)
+    try:
+        return process is not None and is_alive(process.pid, process.start_ticks)
+    except OSError:  # no descriptor is left to look: nothing says that it has ended
+        return True
 
 
 def score_notes(container: CriContainer, launch: Launch) -> tuple[str, ...]:
@@ -262,7 +273,8 @@ def _slice_path(name: str) -> str:
 
 
 def written_layer(pid: int) -> str:
-    """Returns the directory to which the container's root filesystem writes, if it is an overlay; else empty."""
+    """Returns the directory to which the container's root filesystem writes, if it is an overlay; else empty. Raises
+    OSError if no descriptor is left to look."""
     try:
         with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
@@ -270,7 +282,9 @@ def written_layer(pid: int) -> str:
                 if fields.split()[4] == "/" and rest.startswith("overlay "):
                     options = rest.split()[2].split(",")
                     return next((one.removeprefix(_UPPER) for one in options if one.startswith(_UPPER)), "")
-    except (OSError, IndexError):
+    except OSError as error:
+        raise_shortage(error)
+    except IndexError:
         pass
     return ""
 

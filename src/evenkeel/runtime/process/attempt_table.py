@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, reason
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.interface import Attempt, Exit, Exited, Record, RuntimeEvent
 from evenkeel.runtime.paths import StatePaths, read_json
@@ -109,6 +109,15 @@ def listed(message: Message) -> Listed | None:
     )
 
 
+def _is_running(attempt: Attempt, process: ProcessFile) -> bool:
+    try:
+        return supervisor_protocol.is_running(process)
+    except OSError as error:
+        raise EvenkeelError(
+            f"container {attempt.container} was killed, and its process cannot be looked at: {reason(error)}"
+        ) from None
+
+
 class AttemptEnds:
     """`starting` are the attempts whose start is not answered yet: their exits are recorded after the answer. `kill`
     kills a cgroup, `record` takes events, and `run_task` runs work that no caller waits for."""
@@ -144,7 +153,7 @@ class AttemptEnds:
             # killed, all processes of the namespace end.
             self._signal(attempt, signal.SIGKILL)
         await asyncio.wait([ended], timeout=_KILLED_SECONDS)
-        if not ended.done() and process is not None and not supervisor_protocol.is_running(process):
+        if not ended.done() and process is not None and not _is_running(attempt, process):
             # The process has ended. Only the supervisor knows how, and the supervisor hangs.
             self.note(attempt, supervisor_protocol.unknown(process.started_at, time.time()))
         elif not ended.done():
@@ -156,7 +165,9 @@ class AttemptEnds:
 
     def _stop_signal(self, attempt: Attempt) -> int:
         """The image's stop signal."""
-        plan = read_json(self._paths.attempt(*attempt), supervisor_protocol.LAUNCH) or {}
+        plan: dict[str, Any] = {}
+        with suppress(OSError):  # no descriptor is left to look
+            plan = read_json(self._paths.attempt(*attempt), supervisor_protocol.LAUNCH) or {}
         number = plan.get("stop_signal")
         return number if isinstance(number, int) and 0 < number < signal.NSIG else signal.SIGTERM
 
@@ -164,7 +175,8 @@ class AttemptEnds:
         """Sends the signal directly, because the supervisor may hang."""
         process = self._attempts.process(attempt)
         if process is not None:
-            supervisor_protocol.send_signal(process, number)
+            with suppress(OSError):  # no descriptor is left for it; the cgroup is killed in any case
+                supervisor_protocol.send_signal(process, number)
 
     def note(self, attempt: Attempt, ended: ExitFile) -> None:
         """Takes an exit that the supervisor reported."""

@@ -11,6 +11,7 @@ import threading
 from typing import IO
 
 from evenkeel.api.pod import Pod
+from evenkeel.host.files import raise_shortage
 from evenkeel.runtime.images.references import HOST, is_relative
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json
@@ -195,5 +196,6 @@ def images_in_use(paths: StatePaths) -> frozenset[str]:
 def _every_image(paths: StatePaths) -> frozenset[str]:
     try:
         return frozenset(f"{paths.images}/{name}" for name in os.listdir(paths.images))
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return frozenset()

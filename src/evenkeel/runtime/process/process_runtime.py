@@ -328,11 +328,11 @@ class ProcessRuntime(BaseRuntime):
             elif ended is not None:
                 self._ends.note(attempt, ended)
         elif message["event"] == "ended":
-            process = self._known.process(attempt)
-            status = None if process is None else supervisor_link.ended_status(process)
-            self._run_task(self._finish(attempt, status))
+            self._run_task(self._finish(attempt, self._known.process(attempt)))
 
-    async def _finish(self, attempt: Attempt, status: int | None) -> None:
+    async def _finish(self, attempt: Attempt, process: ProcessFile | None) -> None:
+        """Tells the supervisor how an orphan ended. It waits for that for a while."""
+        status = None if process is None else await supervisor_link.orphan_status(process)
         if self._link.connection is not None:
             with suppress(SupervisorLost):
                 await self._link.connection.ask("finish", attempt=list(attempt), status=status)

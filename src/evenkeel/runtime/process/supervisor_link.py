@@ -22,6 +22,7 @@ from evenkeel.runtime.procfs import start_ticks
 _TRIES = 3
 _FIRST_RECONNECTION_SECONDS = 0.5
 _LONGEST_RECONNECTION_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
 _PING_SECONDS = 3.0
 _SILENT_SECONDS = 3.0  # without an answer: then the node is not ready
 _HUNG_SECONDS = 12.0  # after that, another supervisor is started. No task of the supervisor takes so long
@@ -52,6 +53,7 @@ class SupervisorLink:
         self._on_news = on_news
         self._ready = asyncio.Event()
         self._is_silent = False
+        self._shortage = ""  # of descriptors, in the supervisor
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.connection: SupervisorConnection | None = None
@@ -61,7 +63,9 @@ class SupervisorLink:
         """Why no container can be started now; empty if one can."""
         if not self._ready.is_set():
             return "the supervisor of containers is gone, and another is being started"
-        return "the supervisor of containers does not answer" if self._is_silent else ""
+        if self._is_silent:
+            return "the supervisor of containers does not answer"
+        return f"the supervisor of containers {self._shortage}" if self._shortage else ""
 
     async def open(self) -> None:
         for _ in range(_TRIES):
@@ -123,9 +127,13 @@ class SupervisorLink:
         except TimeoutError:
             await connection.kill()
             raise SupervisorLost("the supervisor of containers does not answer") from None
+        except BaseException:
+            connection.close()  # its loss must not be taken for that of the next one
+            raise
         if not connection.is_open:
             raise SupervisorLost
         self._is_silent = False
+        self._shortage = ""
         self._ready.set()
         self._keep(self._watch(connection))
 
@@ -135,7 +143,7 @@ class SupervisorLink:
             await next_tick(_PING_SECONDS)
             answer = asyncio.ensure_future(connection.ask("ping"))
             try:
-                await self._wait_for(answer)
+                self._shortage = str((await self._wait_for(answer)).get("shortage", ""))
             except TimeoutError:
                 self._on_news(
                     f"the supervisor of containers, process {connection.pid}, hangs and is replaced"
@@ -149,16 +157,17 @@ class SupervisorLink:
             except SupervisorLost:
                 return
 
-    async def _wait_for(self, answer: "asyncio.Future[Message]") -> None:
+    async def _wait_for(self, answer: "asyncio.Future[Message]") -> Message:
         """Waits twice, since the agent itself may have been stopped for a while. Raises TimeoutError."""
         try:
             async with asyncio.timeout(_SILENT_SECONDS):
-                await asyncio.shield(answer)
+                said = await asyncio.shield(answer)
         except TimeoutError:
             self._is_silent = True
             async with asyncio.timeout(_HUNG_SECONDS):
-                await answer
+                said = await answer
         self._is_silent = False
+        return said
 
     def _lost(self) -> None:
         """Starts a replacement. There is one supervisor after another, never two at a time."""
@@ -192,10 +201,20 @@ class SupervisorLink:
         task.add_done_callback(self._tasks.discard)
 
 
+async def orphan_status(process: ProcessFile) -> int | None:
+    """The same as `ended_status`, once a descriptor is free. An orphan that was not looked at would stay a zombie, and
+    its status would be lost."""
+    while True:
+        try:
+            return ended_status(process)
+        except OSError:
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
 def ended_status(process: ProcessFile) -> int | None:
     """Reaps an orphan that has ended, if we are its parent. Never waits.
 
-    Returns the status from waitpid; None if it cannot be known.
+    Returns the status from waitpid; None if it cannot be known. Raises OSError if no descriptor is left to look.
     """
     if start_ticks(process.pid) != process.ticks:
         return None  # the number belongs to another process by now

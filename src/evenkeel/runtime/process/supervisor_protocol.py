@@ -43,6 +43,7 @@ import signal
 import socket
 from typing import Any
 
+from evenkeel.host.files import raise_shortage
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
 from evenkeel.runtime.procfs import is_alive, start_ticks
@@ -182,13 +183,15 @@ def write_process(directory: str, process: ProcessFile) -> None:
 
 
 def is_running(process: ProcessFile) -> bool:
-    """Returns whether the process is alive, is the same process, and is in the same cgroup. A zombie is not alive."""
+    """Returns whether the process is alive, is the same process, and is in the same cgroup. A zombie is not alive.
+    Raises OSError if no descriptor is left to look."""
     if not is_alive(process.pid, process.ticks):
         return False
     try:
         with open(f"/proc/{process.pid}/cgroup", "rb") as file:
             lines = file.read().splitlines()
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return False
     path = os.fsencode(process.cgroup)
     below = path.rstrip(b"/") + b"/"  # the container may have made cgroups of its own
@@ -196,10 +199,12 @@ def is_running(process: ProcessFile) -> bool:
 
 
 def send_signal(process: ProcessFile, number: int) -> None:
-    """Sends a signal to that process and no other. The process may have ended."""
+    """Sends a signal to that process and no other. The process may have ended. Raises OSError if no descriptor is left
+    for it."""
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return
     try:
         if start_ticks(process.pid) == process.ticks:

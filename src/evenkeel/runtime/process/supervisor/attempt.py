@@ -4,6 +4,7 @@ The supervisor holds the writing side of the container's standard input, or the 
 outlive the agent and its clients.
 """
 
+import errno
 import os
 import socket
 import stat
@@ -103,21 +104,28 @@ class SupervisedContainer:
         os.set_blocking(terminal, False)
         self.relay_output(loop, os.dup(terminal), -1)
 
-    def relay_anew(self, loop: Loop) -> None:
-        """Relays the log of an adopted container again. Its FIFOs still exist, with the output written meanwhile. A
-        terminal went with the supervisor that had it."""
-        if self.plan.stdin and not self.plan.terminal:
-            with suppress(OSError):  # its input has ended
-                self.stdin = open_fifo(f"{self.directory}/{supervisor_protocol.STDIN}")
-        try:
-            with Descriptors() as opened:
-                streams = [opened.add(open_fifo(f"{self.directory}/{name}")) for name in STREAMS]
-                self.relay = self._relay(loop, *streams)
-                for stream in streams:
-                    opened.keep(stream)
-        except (OSError, TypeError):
-            return  # it runs on without a log
-        self.watch_output(loop)
+    def open_streams(self, loop: Loop) -> None:
+        """Opens what an adopted container writes to and reads from. Its FIFOs still exist, with the output written
+        meanwhile. A terminal went with the supervisor that had it.
+
+        Raises OSError if no descriptor is left for one of them; then none is open. A container whose output nobody
+        reads would wait at a full pipe for ever.
+        """
+        with Descriptors() as opened:
+            log = opened.add_found(self._termination_log)
+            stdin = -1
+            if self.plan.stdin and not self.plan.terminal:
+                stdin = opened.add_found(partial(self._fifo, supervisor_protocol.STDIN))  # or it has ended
+            streams = [opened.add_found(partial(self._fifo, name)) for name in STREAMS]
+            if -1 not in streams:  # else it runs on without a log
+                with suppress(TypeError):  # its plan is not known
+                    self.relay = self._relay(loop, *streams)
+                    for stream in streams:
+                        opened.keep(stream)
+            self.log, self.stdin = opened.keep(log), opened.keep(stdin)
+
+    def _fifo(self, name: str) -> int:
+        return open_fifo(f"{self.directory}/{name}")
 
     def stop_relay(self) -> None:
         if self.relay is not None:
@@ -218,20 +226,21 @@ class SupervisedContainer:
 
     # Its termination message
 
-    def open_termination_log(self) -> None:
-        """Opens the termination log of a container that another supervisor started, if that is possible.
+    def _termination_log(self) -> int:
+        """Opens the termination log of a container that another supervisor started. Raises OSError.
 
         The container controls this path. It is opened only if it is a regular file inside the container.
         """
-        with suppress(OSError), Descriptors() as opened:
+        with Descriptors() as opened:
             root = opened.add(
                 os.open(f"/proc/{self.process.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             )
             resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_SYMLINKS
             flags = os.O_RDONLY | os.O_NONBLOCK
             log = opened.add(syscalls.open_within(root, "dev/termination-log", flags, resolve))
-            if stat.S_ISREG(os.fstat(log).st_mode):
-                self.log = opened.keep(log)
+            if not stat.S_ISREG(os.fstat(log).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "the container has put something else there")
+            return opened.keep(log)
 
     def termination_message(self, *, is_error: bool) -> str:
         try:

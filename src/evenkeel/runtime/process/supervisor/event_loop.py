@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from evenkeel.host.files import raise_shortage
 from evenkeel.host.polling import Poller
 
 READABLE = select.EPOLLIN
@@ -113,6 +114,14 @@ class Descriptors:
     def add(self, descriptor: int) -> int:
         self._opened.add(descriptor)
         return descriptor
+
+    def add_found(self, opened: Callable[[], int]) -> int:
+        """Adds what the function opens; −1 if it is not there. Raises OSError if no descriptor is left for it."""
+        try:
+            return self.add(opened())
+        except OSError as error:
+            raise_shortage(error)
+            return -1
 
     def keep(self, descriptor: int) -> int:
         self._opened.discard(descriptor)

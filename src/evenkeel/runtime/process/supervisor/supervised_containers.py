@@ -13,12 +13,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from evenkeel.host.files import raise_shortage
 from evenkeel.runtime.paths import AttemptKey, StatePaths, attempts_of, read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import child_reports, rootfs, spawn
 from evenkeel.runtime.process.supervisor.attempt import Answer, SupervisedContainer
 from evenkeel.runtime.process.supervisor.container_setup import ContainerSetups, refused
-from evenkeel.runtime.process.supervisor.event_loop import Loop
+from evenkeel.runtime.process.supervisor.event_loop import Descriptors, Loop
 from evenkeel.runtime.process.supervisor.pid_namespaces import PidNamespaces
 from evenkeel.runtime.process.supervisor.start_plan import Plan, read_plan
 from evenkeel.runtime.process.supervisor_protocol import Message, ProcessFile
@@ -43,9 +44,10 @@ class SupervisedContainers:
         self._setups = ContainerSetups(loop, origin, self._pid_namespaces, self)
         self._kept: dict[AttemptKey, SupervisedContainer] = {}
         self._by_pid: dict[int, SupervisedContainer] = {}
+        self._not_adopted: set[AttemptKey] = set()  # for want of descriptors
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._kept or self._not_adopted)
 
     def running(self, key: AttemptKey) -> SupervisedContainer | None:
         kept = self._kept.get(key)
@@ -62,16 +64,21 @@ class SupervisedContainers:
                 kept.answers.append(answer)
             return
         directory = self._paths.attempt(*key)
-        if read_json(directory, supervisor_protocol.EXIT) or supervisor_protocol.read_process(directory):
-            answer(error="this attempt was started before", hint="ask for what is known of it", is_known=True)
-            return
         try:
+            if read_json(directory, supervisor_protocol.EXIT) or supervisor_protocol.read_process(directory):
+                answer(
+                    error="this attempt was started before", hint="ask for what is known of it", is_known=True
+                )
+                return
             plan = read_plan(directory)
             spec = rootfs.from_json(plan.filesystem)
+            target = self._target(key[0], plan.target)
         except (KeyError, TypeError, ValueError):
             answer(error=f"there is nothing to start in {directory}")
             return
-        target = self._target(key[0], plan.target)
+        except OSError as error:
+            answer(**refused(error))
+            return
         if plan.target and target is None:
             answer(error=f'container "{plan.target}", whose processes it is to see, does not run')
             return
@@ -119,6 +126,15 @@ class SupervisedContainers:
             tell()
 
     def adopt(self, key: AttemptKey) -> None:
+        """Without a free descriptor it tries again: nothing is known of the container then, above all not its end."""
+        self._not_adopted.discard(key)
+        try:
+            self._adopt(key)
+        except OSError:
+            self._not_adopted.add(key)
+            self._loop.after(_RETRY_SECONDS, partial(self.adopt, key))
+
+    def _adopt(self, key: AttemptKey) -> None:
         if key in self._kept:
             return
         directory = self._paths.attempt(*key)
@@ -130,19 +146,24 @@ class SupervisedContainers:
         except (KeyError, TypeError, ValueError):
             plan = Plan((), (), process.cgroup, process.procs, "", (), {})
         kept = SupervisedContainer(key, directory, plan, process)
-        try:
-            kept.pidfd = os.pidfd_open(process.pid)
-        except OSError:  # the process is gone
-            self._kept[key] = kept
-            self._end(kept, None)
-            return
+        with Descriptors() as opened:
+            try:
+                pidfd = opened.add(os.pidfd_open(process.pid))
+            except OSError as error:
+                raise_shortage(error)
+                self._kept[key] = kept  # the process is gone
+                self._end(kept, None)
+                return
+            is_running = supervisor_protocol.is_running(process)
+            if is_running:
+                kept.open_streams(self._loop)
+            kept.pidfd = opened.keep(pidfd)
         self._kept[key] = kept
-        if not supervisor_protocol.is_running(process):
+        if is_running:
+            kept.watch_output(self._loop)
+            self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
+        else:
             self._adopted_ended(kept)
-            return
-        kept.open_termination_log()
-        kept.relay_anew(self._loop)
-        self._loop.watch(kept.pidfd, partial(self._adopted_ended, kept))
 
     def finish(self, key: AttemptKey, status: int | None) -> None:
         """Ends an adopted container with the status that the client reports: waitpid's, or None if it does not know."""
@@ -223,7 +244,14 @@ class SupervisedContainers:
             self._tell_exit(kept)
 
     def _end_pid_namespace(self, kept: SupervisedContainer) -> None:
-        """A namespace that the pod's containers share ends with the last of them."""
+        """A namespace that the pod's containers share ends with the last of them. Without a free descriptor it is not
+        known which is the last, and this is tried again: the exit does not wait for it."""
+        try:
+            self._end_unused_pid_namespace(kept)
+        except OSError:
+            self._loop.after(_RETRY_SECONDS, partial(self._end_pid_namespace, kept))
+
+    def _end_unused_pid_namespace(self, kept: SupervisedContainer) -> None:
         uid = kept.key[0]
         if not kept.plan.holder_procs or any(
             other.key[0] == uid and other.ended is None and other is not kept for other in self._kept.values()

@@ -18,6 +18,7 @@ import time
 from typing import NoReturn
 
 from evenkeel.host.allocator import give_back_memory
+from evenkeel.host.files import descriptor_shortage
 from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import AttemptKey, StatePaths
 from evenkeel.runtime.process.seccomp import Filters, filter_problem
@@ -105,7 +106,7 @@ class Supervisor:
             self._keeping.records(lambda records: in_packets(records, answer))
             return
         if todo == "ping":
-            answer()
+            answer(shortage=descriptor_shortage())
             return
         of_session = self._of_session.get(str(todo))
         if of_session is not None:
