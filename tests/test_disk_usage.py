@@ -1,5 +1,6 @@
 """The disk usage of a directory, whatever a container put into it."""
 
+import errno
 import os
 import subprocess
 import tracemalloc
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from evenkeel.host import disk_usage
 from evenkeel.host.disk_usage import Usage, Walk, usage_below
+from evenkeel.host.inodes import open_inode
 from evenkeel.host.unlinked_files import unlinked_usage
 from tests.descriptors import alone, descriptors
 
@@ -129,14 +132,103 @@ def test_depth_costs_no_memory_where_nothing_is_left_to_do_on_the_way_up(tmp_pat
     subprocess.run(["rm", "-rf", str(tmp_path)], check=True)
 
 
-def test_a_directory_that_has_another_name_by_then_is_missed(tmp_path: Path):
+def finished(walk: Walk) -> Walk:
+    while not walk.is_done:
+        walk.advance(1)
+    return walk
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> None:
+    """Files of this filesystem can be opened by their numbers."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.close(open_inode(tmp_path.stat().st_ino, os.O_RDONLY, descriptor))
+    except OSError as error:
+        pytest.skip(f"no file can be opened by its number here: {error}")
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: int) -> int:
+        raise OSError(errno.ESTALE, "as other filesystems say")
+
+    monkeypatch.setattr(disk_usage, "open_inode", refused)
+
+
+@pytest.mark.usefixtures("no_numbers")
+def test_a_directory_that_has_another_name_by_then_is_missed_where_numbers_do_not_help(tmp_path: Path):
     write(tmp_path / "first" / "file", 100_000)
     walk = Walk(str(tmp_path))
     walk.advance(1)
     (tmp_path / "first").rename(tmp_path / "second")
+    assert (finished(walk).usage.inodes, walk.missed) == (1, 1)
+
+
+@pytest.mark.usefixtures("no_numbers")
+def test_a_directory_in_the_place_of_another_is_not_taken_for_it_where_numbers_do_not_help(tmp_path: Path):
+    write(tmp_path / "first" / "file", 100_000)
+    walk = Walk(str(tmp_path))
+    walk.advance(1)
+    (tmp_path / "first").rename(tmp_path / "second")
+    (tmp_path / "first").mkdir()
+    assert (finished(walk).usage.inodes, walk.missed) == (1, 1)
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_directory_that_has_another_name_by_then_is_found(tmp_path: Path):
+    write(tmp_path / "first" / "file", 100_000)
+    walk = Walk(str(tmp_path))
+    walk.advance(1)
+    (tmp_path / "first").rename(tmp_path / "second")
+    assert finished(walk).missed == 0
+    assert walk.usage == du(tmp_path)
+
+
+@pytest.mark.usefixtures("numbers")
+def test_directories_that_take_each_others_names_are_both_counted(tmp_path: Path):
+    write(tmp_path / "full" / "file", 100_000)
+    (tmp_path / "empty").mkdir()
+    walk = Walk(str(tmp_path))
+    is_exchanged = False
     while not walk.is_done:
         walk.advance(1)
-    assert (walk.usage.inodes, walk.missed) == (1, 1)
+        if (
+            walk.usage.inodes == 2 and not is_exchanged
+        ):  # both names are read, and neither directory is entered
+            is_exchanged = True
+            (tmp_path / "full").rename(tmp_path / "between")
+            (tmp_path / "empty").rename(tmp_path / "full")
+            (tmp_path / "between").rename(tmp_path / "empty")
+    assert is_exchanged
+    assert walk.missed == 0
+    assert walk.usage == du(tmp_path)
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_file_that_has_another_name_by_then_is_counted(tmp_path: Path):
+    for name in ("one", "two", "three"):
+        write(tmp_path / name, 100_000)
+    walk = Walk(str(tmp_path))
+    walk.advance(1)  # the kernel has told all names by then
+    for name in ("one", "two", "three"):
+        (tmp_path / name).rename(tmp_path / f"{name}-renamed")
+    assert finished(walk).usage == du(tmp_path)
+
+
+@pytest.mark.usefixtures("numbers")
+def test_what_is_gone_or_of_others_by_then_is_neither_counted_nor_missed(tmp_path: Path):
+    walked_one, others = tmp_path / "walked", tmp_path / "others"
+    others.mkdir()
+    for name in ("removed", "taken"):
+        write(walked_one / name / "file", 100_000)
+    walk = Walk(str(walked_one))
+    walk.advance(2)
+    subprocess.run(["rm", "-r", str(walked_one / "removed")], check=True)
+    (walked_one / "taken").rename(others / "taken")
+    assert (finished(walk).usage.inodes, walk.missed) == (2, 0)
 
 
 def test_a_slice_is_as_large_as_asked_for_and_all_of_them_are_the_whole(tmp_path: Path):

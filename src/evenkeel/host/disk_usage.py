@@ -7,14 +7,19 @@ descriptors: on the way up, the walk opens `..` and checks that it is the direct
 directories in which something is left to do, and remembers no others: a container can make directories a million levels
 deep. Blocks are counted, not lengths: a file may be large and have few blocks.
 
-A directory that is renamed between the reading of its name and its opening is not found. A container that does so all
-the time hides it from every walk. `missed` says how many were not found.
+A container may also rename files and directories all the time, so that none has its name any more when the walk comes
+to it, or another one has. So what is not there under its name is opened by its number (`inodes`), which no renaming
+changes. Where the filesystem cannot do that, such a directory is not found, and `missed` says how many were not.
 """
 
+import errno
 import os
 import stat
+from array import array
+from contextlib import suppress
 from typing import Any
 
+from evenkeel.host.inodes import open_inode
 from evenkeel.named_tuples import NamedTuple
 
 _BLOCK_BYTES = 512  # the unit of st_blocks on every filesystem
@@ -48,16 +53,23 @@ class Walk:
 
     def __init__(self, path: str) -> None:
         self.is_whole = True  # False: not everything was counted
-        self.missed = 0  # directories that were gone, or had another name, when they were to be entered
+        self.missed = 0  # directories that could not be entered: they are gone, or have another name
         self._bytes = 0
         self._inodes = 0
-        self._linked: set[int] = set()  # inodes with several names that were counted
+        self._linked: set[int] = set()  # inodes that were counted and may come again, under another name
         self._pending = 0  # directories still to be entered
         self._above: list[_Level] = []  # the directories above the present one that the walk comes back to
         self._level: _Level | None = None
         self._device = 0
+        self._root = ""  # its path, as the kernel has it
+        self._has_numbers: bool | None = (
+            None  # whether files can be opened by their numbers, if that is known
+        )
+        self._remembered = 0  # directories that were noted as entered, in all levels
+        self._instead: set[int] = set()  # directories that had the name of another one
         try:
             self._level = _Level(os.open(path, _OPEN))
+            self._root = _path_of(self._level.descriptor)
         except OSError:
             return
         self._device = self._level.device
@@ -79,7 +91,7 @@ class Walk:
             if entry is not None:
                 self._count(entry, self._level)
             elif self._level.directories:
-                self._descend(self._level, self._level.directories.pop())
+                self._descend(self._level, self._level.directories.pop(), self._level.inodes.pop())
             else:
                 self._ascend(self._level)
             counted += 1
@@ -91,17 +103,16 @@ class Walk:
         self._above, self._level = [], None
 
     def _count(self, entry: "os.DirEntry[str]", level: "_Level") -> None:
-        try:
-            seen = entry.stat(follow_symlinks=False)
-        except OSError:
+        seen, has_moved = self._seen(entry, level)
+        if seen is None:
             return  # it is gone
         if seen.st_dev != self._device:
             return  # a mount
         is_directory = stat.S_ISDIR(seen.st_mode)
-        if seen.st_nlink > 1 and not is_directory:
+        if not is_directory:
             if seen.st_ino in self._linked:
                 return
-            if len(self._linked) < _MOST_REMEMBERED:
+            if (seen.st_nlink > 1 or has_moved) and len(self._linked) < _MOST_REMEMBERED:
                 self._linked.add(seen.st_ino)
         self._bytes += seen.st_blocks * _BLOCK_BYTES
         self._inodes += 1
@@ -109,15 +120,88 @@ class Walk:
             if self._pending < _MOST_REMEMBERED:
                 self._pending += 1
                 level.directories.append(entry.name)
+                level.inodes.append(seen.st_ino)
             else:
                 self.is_whole = False
 
-    def _descend(self, level: "_Level", name: str) -> None:
-        self._pending -= 1
+    def _seen(self, entry: "os.DirEntry[str]", level: "_Level") -> tuple[os.stat_result | None, bool]:
+        """The status of the file, None if it is gone; and whether it had another name by now."""
+        descriptor = -1
         try:
-            inside = _Level(os.open(name, _OPEN, dir_fd=level.descriptor))
+            return entry.stat(follow_symlinks=False), False
         except OSError:
-            self.missed += 1  # gone, or no directory any more
+            with suppress(OSError):
+                descriptor = self._by_number(entry.inode(), os.O_PATH | os.O_NOFOLLOW, level)
+        if descriptor < 0:
+            return None, False
+        try:
+            return os.fstat(descriptor), True
+        finally:
+            os.close(descriptor)
+
+    def _by_number(self, inode: int, flags: int, level: "_Level") -> int:
+        """Opens a file that has another name by now; −1 if it is gone. Raises OSError if that is not known."""
+        try:
+            descriptor = open_inode(inode, flags, level.descriptor)
+        except OSError as error:
+            if self._has_numbers is None:
+                self._has_numbers = _has_numbers(level)
+            if error.errno == errno.ESTALE and self._has_numbers:
+                return -1
+            raise
+        try:
+            # Its number may be that of a file of others by now.
+            if _path_of(descriptor).startswith(f"{self._root}/") and os.fstat(descriptor).st_nlink:
+                return descriptor
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return -1
+
+    def _entered(self, level: "_Level", name: str, inode: int) -> "_Level | None":
+        """Opens the directory that had this name and number. None if there is nothing to enter."""
+        inside = None
+        with suppress(OSError):
+            inside = _Level(os.open(name, _OPEN, dir_fd=level.descriptor))
+        if inode in level.entered and inside is not None:
+            # It was read twice, under two names. Two directories that take each other's name look like that, too.
+            inode = inside.inode
+        if inode in level.entered:
+            if inside is not None:
+                inside.close()
+            return None
+        if (level.directories or level.entered) and self._remembered < _MOST_REMEMBERED:
+            self._remembered += 1
+            level.entered.add(inode)
+        if inside is not None and inside.inode == inode:
+            return inside
+        try:
+            descriptor = self._by_number(inode, _OPEN, level)
+        except OSError:
+            self.missed += 1  # it is gone, or has another name
+            return inside
+        if descriptor < 0:
+            return inside  # another directory, which was made in its place; or nothing
+        if inside is not None:
+            self._enter_later(level, name, inside.inode)
+            inside.close()
+        return _Level(descriptor)
+
+    def _enter_later(self, level: "_Level", name: str, inode: int) -> None:
+        """A directory had the name of another one. Perhaps they take each other's name in turn, so that only one of
+        them was read."""
+        is_new = inode not in level.entered and inode not in self._instead
+        if is_new and self._pending < _MOST_REMEMBERED and len(self._instead) < _MOST_REMEMBERED:
+            self._instead.add(inode)
+            self._pending += 1
+            level.directories.append(name)
+            level.inodes.append(inode)
+
+    def _descend(self, level: "_Level", name: str, inode: int) -> None:
+        self._pending -= 1
+        inside = self._entered(level, name, inode)
+        if inside is None:
             return
         if inside.device != self._device:
             inside.close()
@@ -172,7 +256,17 @@ class Walk:
 class _Level:
     """A directory of the walk. All its entries are read before one of them is entered."""
 
-    __slots__ = ("_entries", "below", "descriptor", "device", "directories", "inode", "is_read")
+    __slots__ = (
+        "_entries",
+        "below",
+        "descriptor",
+        "device",
+        "directories",
+        "entered",
+        "inode",
+        "inodes",
+        "is_read",
+    )
 
     def __init__(self, descriptor: int) -> None:
         """Takes over the descriptor."""
@@ -180,6 +274,8 @@ class _Level:
         self.descriptor = descriptor
         self.device, self.inode = seen.st_dev, seen.st_ino
         self.directories: list[str] = []  # still to be entered
+        self.inodes = array("Q")  # and their numbers
+        self.entered: set[int] = set()  # the numbers of others, if there were others
         self.below = 0  # levels between this one and the next one below that the walk comes back to, or is in
         self.is_read = False
         self._entries: Any = None  # of os.scandir, whose type has no public name
@@ -215,3 +311,16 @@ class _Level:
         if self.is_open:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def _has_numbers(level: "_Level") -> bool:
+    """Whether files of this filesystem can be opened by their numbers: this one is there."""
+    try:
+        os.close(open_inode(level.inode, _OPEN, level.descriptor))
+    except OSError:
+        return False
+    return True
+
+
+def _path_of(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
