@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+import tracemalloc
+from contextlib import ExitStack, suppress
 
 import pytest
 from hypothesis import example, given, settings
@@ -504,6 +505,35 @@ def test_many_slow_clients_keep_no_other_out(front, tmp_path):
         assert slow[0].is_closed()  # those that waited longest made room
         for http in slow:
             http.close()
+
+
+def test_clients_that_keep_their_announced_bodies_keep_no_other_out(front, tmp_path):
+    with served(front, tmp_path, limits=Limits(connections=20)) as agent, ExitStack() as stack:
+        slow = [stack.enter_context(Http(agent)) for _ in range(20)]
+        for number, http in enumerate(slow):
+            http.send(f"POST /pods HTTP/1.1\r\nHost: x\r\nContent-Length: {10 + number * 10_000}\r\n\r\nabc")
+        assert [ask(agent, "GET", "/healthz")[0] for _ in range(30)] == [200] * 30
+        assert slow[0].is_closed()
+        assert ask(agent, "POST", "/pods", POD)[0] == 200
+
+
+def test_what_a_client_sends_and_nobody_reads_is_bounded(front, tmp_path):
+    """Only a few large bodies are read at a time. The others wait, mostly in the kernel."""
+    with served(front, tmp_path, limits=Limits(large_bodies=1)) as agent, ExitStack() as stack:
+        first, *others = (stack.enter_context(Http(agent)) for _ in range(50))
+        tracemalloc.start()
+        try:
+            for http in (first, *others):
+                http.socket.setblocking(False)
+                http.socket.send(b"POST /pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+                with suppress(BlockingIOError):
+                    while True:
+                        http.socket.send(bytes(100_000))
+            assert ask(agent, "GET", "/healthz")[0] == 200  # all that came before was read by then
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 50 * 100_000 + 1_000_000
 
 
 def test_when_all_are_being_served_the_next_is_asked_to_come_again(front, tmp_path):

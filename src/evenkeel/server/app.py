@@ -11,7 +11,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.host.ticks import next_tick
 from evenkeel.runtime.paths import names_in, state_paths
 from evenkeel.server.agent_socket import SocketFile, listen, peer_uid
-from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
+from evenkeel.server.connection import DEFAULT_LIMITS, READ_BYTES, Connection, Limits
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Refused, Routes
 from evenkeel.server.object_handlers import ObjectHandlers, WorkloadHandlers
@@ -100,7 +100,7 @@ class Server:
         self.listener = listener
 
     async def start(self, listening: socket.socket) -> None:
-        self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+        self._server = await asyncio.start_unix_server(self._connected, sock=listening, limit=READ_BYTES)
         self._socket_check = asyncio.create_task(self._check_socket())
 
     def remove_socket(self) -> None:
@@ -154,4 +154,4 @@ class Server:
             return
         _log.warning("agent.sock was deleted; the agent listens at a new one")
         await stop_accepting(self._server)
-        self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+        self._server = await asyncio.start_unix_server(self._connected, sock=listening, limit=READ_BYTES)

@@ -19,7 +19,7 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Answer, Refused, Request, Route, Routes, Stream, Upgrade, close_source
 
 _log = logging.getLogger(__name__)
-_READ_BYTES = 16 * 1024
+READ_BYTES = 16 * 1024
 _MOST_PARAMETERS = 16
 # Parameters that may be repeated: one for each word of a command, and for each port.
 _COMMAND, _PORT = "command", "port"
@@ -50,8 +50,8 @@ class Activity(Enum):
 
 
 class Connection:
-    """`activity` tells the server which connections it may close. One that waits for a request is closed to make room,
-    one that streams when the server ends."""
+    """`activity` tells the server which connections it may close. One that waits for a request or its body is closed to
+    make room, one that streams when the server ends."""
 
     def __init__(
         self,
@@ -73,6 +73,10 @@ class Connection:
         self._is_tls = writer.get_extra_info("sslcontext") is not None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         writer.transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
+        # asyncio reads 256 KiB at once, and would hold them for each client whose body has to wait. TLS has a size of
+        # its own.
+        if not self._is_tls:
+            writer.transport.max_size = READ_BYTES  # type: ignore[attr-defined] # no public name, and no other way
 
     async def serve(self, routes: Routes) -> None:
         """Answers one request after the other until either side ends, then closes the connection."""
@@ -169,7 +173,10 @@ class Connection:
         if not route.takes_body:
             return await _plain(route, request)
         async with AsyncExitStack() as held:
+            # Like the head: a client that announces a body and does not send it makes room for others.
+            self.activity = Activity.WAITING
             body = await self._body(head, held)
+            self.activity = Activity.ANSWERING
             return await _plain(route, request._replace(body=body))
 
     async def _body(self, head: h11.Request, held: AsyncExitStack) -> bytes:
@@ -203,7 +210,7 @@ class Connection:
             event = self._http.next_event()
             if isinstance(event, h11.Event):
                 return event
-            self._http.receive_data(await self._reader.read(_READ_BYTES))
+            self._http.receive_data(await self._reader.read(READ_BYTES))
 
     async def _answer(self, answer: Answer) -> None:
         await self._begin(answer.status, answer.content_type, answer.headers, len(answer.body))

@@ -8,7 +8,7 @@ from evenkeel.server.http import Refused, Routes
 
 class OpenConnections:
     """The connections of one server, at most `most`. When all places are taken, the oldest connection that waits for a
-    request is closed: idle connections keep no client out."""
+    request, or for the rest of one, is closed: idle and slow connections keep no client out."""
 
     def __init__(self, most: int) -> None:
         self._most = most
