@@ -3,7 +3,7 @@
 import pytest
 
 from evenkeel.cli.output import age, age_of, printable, seconds_of
-from evenkeel.cli.pod_description import environment_lines
+from evenkeel.cli.pod_description import environment_lines, probe_text
 from evenkeel.cli.pod_text import summary
 
 
@@ -188,3 +188,18 @@ def test_a_variable_is_shown_with_its_source_and_an_object_without_its_values():
         "  CPU: (limits.cpu)",
     ]
     assert list(environment_lines({})) == []
+
+
+@pytest.mark.parametrize(
+    "probe, shown",
+    [
+        ({"grpc": {"port": 9000}}, "grpc :9000"),
+        ({"grpc": {"port": 9000, "service": "alive"}}, "grpc :9000 alive"),
+        ({"tcpSocket": {"port": "db"}}, "tcp-socket :db"),
+        ({"tcpSocket": {"port": 5, "host": "10.0.0.1"}}, "tcp-socket 10.0.0.1:5"),
+        ({"httpGet": {"port": 80}}, "http-get http://:80/"),
+        ({"exec": {"command": ["cat", "a b"]}}, "exec cat 'a b'"),
+    ],
+)
+def test_a_probe_is_shown_as_kubectl_does(probe, shown):
+    assert probe_text(probe) == f"{shown} delay=0s timeout=1s period=10s #success=1 #failure=3"

@@ -115,6 +115,22 @@ def test_each_kind_has_kubectls_table_and_other_forms(cli, front, word):
     assert "main (host)" in described
 
 
+def test_a_description_has_columns_for_reasons_of_any_length(cli, agent, front):
+    text = "Job has reached the specified backoff limit"
+    condition = Condition(type="Failed", status="True", reason="BackoffLimitExceeded", message=text)
+    made = put(front, "Job", {"completions": 1}, conditions=(condition,))
+    agent.call(front.put, running(replica(made, "web-x", Profile.DOCUMENTS)))
+    agent.call(front.tell, "BackoffLimitExceeded", f"Job default/web: {text}")
+    lines = cli("describe", "job", "web")[1].splitlines()
+    heads = lines[lines.index("Events:") + 1]
+    last = lines[-1]
+    assert heads.split() == ["Type", "Reason", "Age", "Message"]
+    assert last[heads.index("Reason") : heads.index("Age")] == "BackoffLimitExceeded  "
+    assert last[heads.index("Message") :] == text
+    assert f"  Failed  True    BackoffLimitExceeded  {text}" in lines
+    assert "  web-x  Running" in lines
+
+
 def test_what_is_missing_is_reported(cli):
     assert cli("get", "jobs") == (0, "", "no jobs in namespace default\n")
     assert cli("get", "job", "x") == (1, "", 'evenkeel: there is no Job "x" in namespace default\n')

@@ -99,7 +99,7 @@ def _container(container: Json, status: Json) -> Lines:
         ("Startup", "startupProbe"),
     ):
         if field in container:
-            yield f"    {title + ':':<16}{_probe(container[field])}"
+            yield f"    {title + ':':<16}{probe_text(container[field])}"
     yield from (printable(f"    {line}") for line in environment_lines(container))
     if mounts := container.get("volumeMounts", ()):
         yield "    Mounts:"
@@ -144,15 +144,18 @@ def _resources(asked: Json, applied: Json | None, indent: str) -> Lines:
         yield f"{indent}  {name:<{first}}  {wanted_text:<{second}}  {applied_text}"
 
 
-def _probe(probe: Json) -> str:
+def probe_text(probe: Json) -> str:
     if "exec" in probe:
         how = "exec " + " ".join(_quoted(word) for word in probe["exec"].get("command", ()))
     elif "httpGet" in probe:
         get = probe["httpGet"]
         where = f"{get.get('host', '')}:{get.get('port')}{get.get('path', '/')}"
         how = f"http-get {get.get('scheme', 'HTTP').lower()}://{where}"
+    elif "grpc" in probe:
+        how = f"grpc :{probe['grpc'].get('port')} {probe['grpc'].get('service', '')}".rstrip()
     else:
-        how = f"tcp-socket :{probe.get('tcpSocket', {}).get('port')}"
+        socket = probe.get("tcpSocket", {})
+        how = f"tcp-socket {socket.get('host', '')}:{socket.get('port')}"
     return printable(
         f"{how} delay={probe.get('initialDelaySeconds', 0)}s timeout={probe.get('timeoutSeconds', 1)}s "
         f"period={probe.get('periodSeconds', 10)}s #success={probe.get('successThreshold', 1)} "

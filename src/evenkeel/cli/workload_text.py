@@ -7,7 +7,8 @@ from evenkeel.cli.arguments import full_name, is_owned
 from evenkeel.cli.client import Client, reported
 from evenkeel.cli.events import message_of
 from evenkeel.cli.listing import Listing, Request, Row
-from evenkeel.cli.output import NONE, age, age_of, pairs, printable, seconds_of
+from evenkeel.cli.output import NONE, age, age_of, columns, pairs, printable, seconds_of
+from evenkeel.cli.pod_text import summary
 
 Json = dict[str, Any]
 Columns = tuple[tuple[str, Callable[[Json], str]], ...]
@@ -25,8 +26,8 @@ def workload_listing(kind: str) -> Listing:
 
 
 def _table(kind: str, request: Request) -> tuple[list[str], Row]:
-    columns = (*_COLUMNS[kind], *(_WIDE if request.is_wide else ()))
-    return [head for head, _ in columns], lambda one: [cell(one) for _, cell in columns]
+    shown = (*_COLUMNS[kind], *(_WIDE if request.is_wide else ()))
+    return [head for head, _ in shown], lambda one: [cell(one) for _, cell in shown]
 
 
 # Cells
@@ -181,20 +182,33 @@ def _described(one: Json, pods: list[Json], events: list[Json]) -> Iterator[str]
         yield f"  Active Job:             {each['name']}"
     if conditions := status.get("conditions"):
         yield "Conditions:"
-        for each in conditions:
-            words = " ".join(filter(None, (each.get("reason", ""), each.get("message", ""))))
-            yield f"  {each['type']:<20}{each['status']:<8}{words}"
+        rows = [
+            (each["type"], each["status"], each.get("reason", ""), each.get("message", ""))
+            for each in conditions
+        ]
+        yield from _indented(("Type", "Status", "Reason", "Message"), rows)
     own = [pod for pod in pods if is_owned(pod, kind, meta["name"])]
     if own:
         yield "Pods:"
-        for pod in own:
-            yield f"  {pod['metadata']['name']:<44}{pod.get('status', {}).get('phase', '')}"
+        yield from _indented(
+            ("Name", "Status"), [(pod["metadata"]["name"], summary(pod).status) for pod in own]
+        )
     words = f"{kind} {meta.get('namespace', '')}/{meta['name']}: "
-    rows = [event for event in events if event.get("message", "").startswith(words)]
-    yield "Events:" if rows else f"Events:                   {NONE}"
-    for event in rows:
-        text = message_of({**event, "message": event["message"].removeprefix(words)})
-        yield f"  {event.get('type', ''):<9}{event.get('reason', ''):<20}{age(event.get('at', 0.0)):<8}{text}"
+    told = [event for event in events if event.get("message", "").startswith(words)]
+    yield "Events:" if told else f"Events:                   {NONE}"
+    if told:
+        yield from _indented(
+            ("Type", "Reason", "Age", "Message"), [_event_row(event, words) for event in told]
+        )
+
+
+def _event_row(event: Json, words: str) -> tuple[str, str, str, str]:
+    text = message_of({**event, "message": event["message"].removeprefix(words)})
+    return event.get("type", ""), event.get("reason", ""), age(event.get("at", 0.0)), text
+
+
+def _indented(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    return (f"  {line}" for line in columns([heads, *rows]))
 
 
 def _title(name: str) -> str:
