@@ -168,6 +168,17 @@ def test_a_post_start_hook_holds_back_the_next_container_and_the_readiness(place
     drive(place, story)
 
 
+def test_a_failed_post_start_hook_is_a_stop_with_an_event_that_says_why(place):
+    async def story(agent: Agent) -> None:
+        place.runtime.exit_code = 3
+        await agent.apply(pods_of(web(postStart={"exec": {"command": ["x"]}})))
+        await until(lambda: bool(place.runtime.stopped))
+        (killing,) = [event for event in agent.events("default/web") if event.reason == "Killing"]
+        assert killing.message.startswith("stopping container main: postStart hook failed: ")
+
+    drive(place, story)
+
+
 def test_a_hook_that_a_killed_agent_left_is_not_run_again_and_holds_back_no_container(place):
     async def first(agent: Agent) -> None:
         place.runtime.may_end.clear()

@@ -136,4 +136,4 @@ def test_a_port_where_nobody_listens_is_a_failure():
     with closing(ReservedPort()) as port:
         answer = asyncio.run(ask_grpc(GRPCAction(port.number), 20.0))
     assert answer.is_success is False
-    assert "Connect call failed" in answer.message
+    assert "Connection refused" in answer.message

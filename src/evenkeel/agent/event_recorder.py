@@ -12,7 +12,8 @@ from evenkeel.api.pod import Pod
 from evenkeel.cgroup.reconcile import Report
 from evenkeel.journal.records import NORMAL, WARNING, Event
 from evenkeel.journal.store import Journal, JournalError
-from evenkeel.policy.lifecycle.pod_state import Ended, TerminalStatus
+from evenkeel.policy.lifecycle.actions import Stop
+from evenkeel.policy.lifecycle.pod_state import Ended, PodState, TerminalStatus
 from evenkeel.policy.pod_resources import pod_limits, pod_requests
 
 T = TypeVar("T")
@@ -124,6 +125,13 @@ class EventRecorder:
         }
         message = f"class {qos_class}, {'; '.join(words) or 'requests nothing'}"
         self.record(NORMAL, "Admitted", message, pod, figures={"class": str(qos_class), **figures})
+
+    def stopping(self, pod: Pod, state: PodState, stop: Stop) -> None:
+        """Records why a container is being stopped, once: not for one that has ended or is stopping already."""
+        container = state.container(stop.container)
+        if container.is_running and container.stop_by is None:
+            message = f"stopping container {stop.container}: {stop.reason}"
+            self.record(NORMAL, "Killing", message, pod, stop.container)
 
     def ended(
         self, pod: Pod, container: str, ended: Ended | None, *, is_oom_killed: bool, was_asked: bool

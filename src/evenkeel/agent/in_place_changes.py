@@ -97,6 +97,7 @@ class InPlaceChanges(PodObserver):
             if one.is_running and container.name in restart:
                 # Its status and its cgroup get the new amounts when it has ended.
                 stop = Stop(container.name, "its amounts have changed", grace_seconds(pod), AS_RESTART)
+                self._event_recorder.stopping(pod, state, stop)
                 state = stops.asked_to_stop(state, stop, self._clock())
             elif one.is_running:
                 state = state.with_container(container.name, one._replace(resources=container.resources))
@@ -137,7 +138,9 @@ class InPlaceChanges(PodObserver):
         for old, new in zip(record.pod.spec.sized_containers, pod.spec.sized_containers, strict=True):
             if old.image != new.image:
                 state = changes.other_image(state, new.name)
-                state = stops.asked_to_stop(state, stops.image_stop(pod, new), self._clock())  # if it runs
+                stop = stops.image_stop(pod, new)
+                self._event_recorder.stopping(pod, state, stop)
+                state = stops.asked_to_stop(state, stop, self._clock())  # if it runs
         return record._replace(pod=pod, state=state)
 
 

@@ -19,7 +19,7 @@ from evenkeel.agent.pod_worker import PodWorker
 from evenkeel.agent.step_requests import NotStarted, Removed, StepRequests
 from evenkeel.agent.workload_controller import WorkloadController
 from evenkeel.host.node_figures import NodeClock
-from evenkeel.journal.records import NORMAL, PodRecord
+from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import JournalError
 from evenkeel.policy.lifecycle import changes, stops
 from evenkeel.policy.lifecycle.actions import Actions, actions
@@ -236,9 +236,7 @@ class PodLoop:
             counted = self._oom_kills.begins(record, Attempt(uid, name, state.container(name).attempt))
             state = state.with_container(name, state.container(name)._replace(oom_kills_at_start=counted))
         for stop in todo.stop:
-            if not state.container(stop.container).stop_by:
-                message = f"stopping container {stop.container}: {stop.reason}"
-                self._event_recorder.record(NORMAL, "Killing", message, record.pod, stop.container)
+            self._event_recorder.stopping(record.pod, state, stop)
             state = stops.asked_to_stop(state, stop, now)
         self._pod_store.put_state(uid, state)
         self._pod_store.touch(uid)

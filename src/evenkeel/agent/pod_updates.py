@@ -285,6 +285,7 @@ class PodUpdates:
         if is_after_start:
             container = next(one for one in record.pod.spec.every_container if one.name == name)
             stop = stops.hook_stop(record.pod, container, outcome.message)
+            self._event_recorder.stopping(record.pod, record.state, stop)
             self._pod_store.put_state(record.uid, stops.asked_to_stop(record.state, stop, self._clock()))
         self._steps.want_step(record.uid)
 

@@ -6,6 +6,7 @@ One timeout covers the whole request.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -260,7 +261,10 @@ def _no_port(port: int | str) -> Answer:
 
 
 def reason_of(error: Exception) -> str:
+    """The error in words. asyncio has `Connect call failed` and the address in place of the kernel's words."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno and str(text).startswith("Connect call failed"):
+        text = os.strerror(error.errno)
     return printable(str(text))
 
 

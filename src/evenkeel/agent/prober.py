@@ -222,6 +222,7 @@ class Prober(PodObserver):
             )
         elif probed.has_changed and probed.outcome is ProbeOutcome.FAILED:
             stop = stops.probe_stop(record.pod, container, probed.kind, probed.answer.message)
+            self._event_recorder.stopping(record.pod, state, stop)
             state = stops.asked_to_stop(state, stop, now)
         elif probed.has_changed and probed.kind is ProbeKind.STARTUP:
             state = changes.started_up(state, container, now)
