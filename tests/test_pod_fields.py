@@ -13,6 +13,8 @@ from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
 from evenkeel.api.pod_fields import FIELDS, verdict_of
 
+APP_ARMOR = "container.apparmor.security.beta.kubernetes.io"
+
 DOCUMENT = Path(__file__).parent.parent / "docs" / "pod-fields.md"
 HONOURED, REFUSED, NO_MEANING = "honoured", "refused", "no meaning"
 
@@ -97,8 +99,9 @@ def pod(**spec: Any) -> str:
     import json
 
     container = {"name": "main", "image": "host", "command": ["x"], **spec.pop("container", {})}
+    metadata = {"name": "web", "annotations": spec.pop("annotations", {})}
     body = {"containers": [container], **spec}
-    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": body})
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,11 @@ def pod(**spec: Any) -> str:
             "SIGTERM",
         ),
         (
+            {"annotations": {f"{APP_ARMOR}/main": "localhost/mine"}},
+            f"metadata.annotations[{APP_ARMOR}/main]",
+            "write appArmorProfile: {type: Localhost, localhostProfile: mine} in spec.containers[0].securityContext",
+        ),
+        (
             {"container": {"volumeDevices": [{"name": "a", "devicePath": "/dev/a"}]}},
             "spec.containers[0].volumeDevices",
             "mount a volume instead",
@@ -165,3 +173,27 @@ def test_what_is_for_others_is_taken_in_silence():
     }
     reading = read_manifests(pod(**spec), "f.yaml")
     assert (reading.problems, reading.warnings) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "key, value, field",
+    [
+        ("seccomp.security.alpha.kubernetes.io/pod", "localhost/a.json", "securityContext.seccompProfile"),
+        (
+            "container.seccomp.security.alpha.kubernetes.io/main",
+            "unconfined",
+            "securityContext.seccompProfile",
+        ),
+        ("seccomp.security.alpha.kubernetes.io/pod", "runtime/default", ""),
+        ("pod.beta.kubernetes.io/init-containers", "[]", "initContainers"),
+        ("scheduler.alpha.kubernetes.io/critical-pod", "", "priorityClassName"),
+        ("security.alpha.kubernetes.io/sysctls", "a=b", "securityContext.sysctls"),
+        ("container.apparmor.security.beta.kubernetes.io/main", "runtime/default", ""),
+        ("example.org/mine", "x", ""),
+    ],
+)
+def test_an_annotation_that_was_a_field_is_a_warning_with_the_field(key: str, value: str, field: str):
+    reading = read_manifests(pod(annotations={key: value}), "f.yaml")
+    told = [(one.field, one.message) for one in reading.warnings]
+    assert told == ([(f"metadata.annotations[{key}]", f"has no effect: write {field}")] if field else [])
+    assert not reading.problems

@@ -7,6 +7,7 @@ from evenkeel.api.node_affinity import ARCH, HOSTNAME, OWN_LABELS, SYSTEM
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.problems import Problems, shown
 from evenkeel.api.resources import EPHEMERAL_STORAGE, MEMORY, ResourceList
+from evenkeel.api.validation.annotation_rules import annotation_warnings
 from evenkeel.api.validation.name_rules import dns_label
 from evenkeel.api.validation.pod_rules import address_of, full_name
 from evenkeel.api.volume_types import Volume
@@ -22,6 +23,7 @@ def warnings(pod: Pod) -> Problems:
     spec = pod.spec
     if dns_label(full_name(pod.metadata)):
         yield Problem("metadata.name", "it becomes the pod's hostname: better have no . in it", WARNING)
+    yield from annotation_warnings(pod, WARNING)
     yield from _fractions(spec.overhead, "spec.overhead")
     for path, container in spec.container_fields:
         yield from _fractions(container.resources.limits, f"{path}.resources.limits")

@@ -19,6 +19,7 @@ from evenkeel.api.problems import (
     unusable,
 )
 from evenkeel.api.resources import is_hugepages
+from evenkeel.api.validation.annotation_rules import app_armor_annotations
 from evenkeel.api.validation.env_rules import amount_problems, field_problems
 from evenkeel.api.validation.name_rules import dns_label, dns_subdomain, plain_text
 from evenkeel.api.volume_types import (
@@ -272,6 +273,8 @@ def cluster_only_problems(pod: Pod) -> Problems:
     if pod.spec.ephemeral_containers:
         why = "they are added to running pods of a cluster (kubectl debug); use evenkeel exec instead"
         yield Problem("spec.ephemeralContainers", f"not supported in a manifest: {why}", NODE_RULE)
+    for field, wanted in app_armor_annotations(pod):
+        yield Problem(field, f"an annotation has no effect here: {wanted}", NODE_RULE)
     for index, volume in enumerate(pod.spec.volumes):
         for number, source in enumerate(volume.projected.sources if volume.projected is not None else ()):
             if source.service_account_token is not None:
