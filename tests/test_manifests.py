@@ -221,6 +221,7 @@ def test_apiversion_and_kind_are_missed_together():
     ("text", "words"),
     [
         ("resources: [a.yaml]\nnamePrefix: dev-", "it is a kustomization"),
+        ("apiVersion: v2\nname: app\nversion: 0.1.0", "it describes a chart of Helm"),
         ("services: {web: {image: nginx}}", "it is a file of Docker Compose"),
         ("controller: {admin: {}}", "it has neither apiVersion nor kind"),
     ],

@@ -156,12 +156,15 @@ _OTHERS = {
     ),
     "it is a file of Docker Compose; hand in what `kompose convert` makes of it": ("services",),
 }  # fmt: skip
+_CHART = "it describes a chart of Helm; hand in what `helm template CHART` prints"
 
 
 def _of_another_program(value: Mapping[str, object]) -> str:
     """What the file is, if it is one that often stands beside manifests; empty if it may be meant as an object."""
     if not value.keys().isdisjoint(("metadata", "spec", "data", "items")):
         return ""
+    if "apiVersion" in value:
+        return _CHART if {"name", "version"} <= value.keys() else ""
     for what, words in _OTHERS.items():
         if not value.keys().isdisjoint(words):
             return what
@@ -171,7 +174,8 @@ def _of_another_program(value: Mapping[str, object]) -> str:
 def kind_in(value: Mapping[str, object], path: str, found: Findings) -> str:
     """The kind; empty if it is missing or wrong, which is then reported."""
     version, kind = value.get("apiVersion"), value.get("kind")
-    if version is None and kind is None and not path and (what := _of_another_program(value)):
+    what = _of_another_program(value) if kind is None and not path else ""
+    if what:
         found.problems.append(Problem("", f"is no Kubernetes object: {what}", "FieldValueRequired"))
         return ""
     for name, written, right in (("apiVersion", version, "v1"), ("kind", kind, "Pod")):
