@@ -377,7 +377,7 @@ def test_a_pod_that_is_not_there_is_reported_beside_those_that_are(cli, pods):
     "words, reported",
     [
         (("gateways",), 'there is no kind "gateways" (there are pods, deployments, '),
-        (("pod/web", "node/here"), "names must be of one kind"),
+        (("pod/web", "here"), "names must be of one kind"),
         (("pods", "web", "-A"), "give -n NS, not -A"),
         (("node", "-w"), "cannot be watched"),
     ],

@@ -131,6 +131,22 @@ def test_several_kinds_are_named_with_commas(cli):
     assert "cache" in err
 
 
+def test_names_may_be_of_several_kinds(cli):
+    assert cli("get", "svc/web", "pod/web", "pod/cache", "-o", "name")[1].split() == [
+        "service/web",
+        "pod/web",
+        "pod/cache",
+    ]
+    listed = json.loads(cli("get", "pod/web", "service/web", "-o", "json")[1])
+    assert [one["kind"] for one in listed["items"]] == ["Pod", "Service"]
+    code, out, err = cli("get", "pod/none", "svc/web")
+    assert (code, out.split()[-5]) == (1, "service/web")
+    assert "none" in err
+    deleted = cli("delete", "service/web", "pod/web", "--wait=false")
+    assert deleted == (0, 'pod "web" deleted\nservice "web" deleted\n', "")
+    assert cli("get", "all", "-o", "name")[1].split() == ["pod/cache", "job.batch/import"]
+
+
 def test_labels_select_objects_of_every_kind(cli):
     assert cli("get", "pods,svc,cm", "-l", "app=web", "-o", "name")[1].split() == [
         "pod/web",
@@ -179,6 +195,11 @@ def test_labels_select_objects_of_every_kind(cli):
         (("delete", "-l", ""), '--selector: "" cannot be read'),
         (("delete", "pod", "web", "-l", "app=web"), "by name, or by KIND with --all or -l LABELS"),
         (("delete", "node", "--all"), "can be deleted"),
+        (("delete", "pod/web", "node/here"), "can be deleted"),
+        (("delete", "pod/web", "svc/web", "--all"), "by name, or by KIND with --all or -l LABELS"),
+        (("get", "pod/web", "node/here"), "node cannot be listed beside other kinds"),
+        (("get", "pod/web", "svc/web", "-w"), "-w follows pods, or workloads of one kind"),
+        (("get", "pod/web", "svc/web", "-A"), "a name belongs to one namespace"),
         (("delete", "-f", "x.yaml", "--all"), "delete needs names, or -f FILE"),
         (("delete",), "delete needs names, or -f FILE"),
     ],

@@ -133,6 +133,17 @@ def named(words: Sequence[str], default: str = "") -> tuple[str, list[str]]:
     return _kind(first), rest
 
 
+def of_several_kinds(words: Sequence[str]) -> dict[str, list[str]]:
+    """The names in `words` by their kinds, if they are KIND/NAME of more than one kind; else nothing."""
+    if not all("/" in word for word in words):
+        return {}
+    found: dict[str, list[str]] = {}
+    for word in words:
+        kind, (name,) = named([word])
+        found.setdefault(kind, []).append(name)
+    return found if len(found) > 1 else {}
+
+
 def _kind(word: str) -> str:
     kind = known_kind(word)
     if not kind:

@@ -15,6 +15,7 @@ from evenkeel.cli.arguments import (
     grace_seconds,
     known_kind,
     named,
+    of_several_kinds,
     plural_of,
     pods_owned,
 )
@@ -32,6 +33,7 @@ EXAMPLES = """examples:
   evenkeel delete web batch-0                  these two, and wait until they are gone
   evenkeel delete -f pod.yaml                  everything that a file has
   evenkeel delete deployment web               a workload and its pods
+  evenkeel delete deployment/web service/web   objects of several kinds
   evenkeel delete pvc data-db-0                a claim with its files; pods that have it must be gone
   evenkeel delete secret database              pods that have it keep what they have, and cannot start anew
   evenkeel delete pod web --grace-period 5     SIGTERM, and after 5 seconds SIGKILL
@@ -118,12 +120,16 @@ def _targets(args: argparse.Namespace, client: Client) -> Iterator[_Target]:
         return
     if not is_selection and len(args.pods) == 1 and (kind := known_kind(args.pods[0])):
         raise EvenkeelError(f"delete {kind}: name them, or give --all", hint="a pod of that name is pod/NAME")
-    kind, names = named(args.pods, default="" if is_selection and args.pods else PODS)
-    if kind in (NODE, EVENTS) or (is_selection and names):
+    mixed = of_several_kinds(args.pods)
+    kind, names = ("", []) if mixed else named(args.pods, default="" if is_selection and args.pods else PODS)
+    if not {NODE, EVENTS}.isdisjoint((kind, *mixed)) or (is_selection and (names or mixed)):
         raise EvenkeelError(
             "only pods, workloads, services, pvc, configmaps and secrets can be deleted: by name, or by KIND with "
             "--all or -l LABELS"
         )
+    if mixed:
+        yield from (_Target(kind, args.namespace, name) for kind, named_ in mixed.items() for name in named_)
+        return
     if is_selection:
         yield from _selected(args, client, kind)
     elif not names:

@@ -15,6 +15,7 @@ from evenkeel.cli.arguments import (
     add_state_flag,
     is_workload_kind,
     named,
+    of_several_kinds,
 )
 from evenkeel.cli.client import Client, client_from, reported
 from evenkeel.cli.listing import Listing, Request, Row, add_selector_flag, printer, selecting, show
@@ -42,6 +43,7 @@ EXAMPLES = """examples:
   evenkeel get pod web -o yaml           everything about one pod
   evenkeel get pods -w                   and every change, until Ctrl-C
   evenkeel get all                       pods, Services and workloads; also get pods,services
+  evenkeel get deployment/web svc/web    these two, of different kinds
   evenkeel get secrets                   names, types and numbers of keys; -o yaml shows the values, too
   evenkeel get services                  and the addresses of the pods that their names lead to
   evenkeel get pvc                       claims: directories that outlive pods
@@ -82,7 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    kinds, names = kinds_and_names([args.kind, *args.pods])
+    words = [args.kind, *args.pods]
+    mixed = of_several_kinds(words)
+    kinds, names = (list(mixed), words) if mixed else kinds_and_names(words)
+    _refuse_beside_others(kinds)
     client = client_from(args)
     if kinds == [NODE]:
         if args.watch or args.selector is not None or args.field_selector is not None:
@@ -118,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         not args.no_headers,
     )
     listings = [listing_of(kind) for kind in kinds]
-    return _watch(listings, request) if args.watch else show(listings, request)
+    return _watch(listings, request) if args.watch else show(listings, request, mixed)
 
 
 def kinds_and_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -131,11 +136,15 @@ def kinds_and_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if "," not in first:
         kind, names = named(words)
         return [kind], names
-    kinds = [named([word])[0] for word in first.split(",")]
+    kinds = list(dict.fromkeys(named([word])[0] for word in first.split(",")))
+    _refuse_beside_others(kinds)
+    return kinds, names
+
+
+def _refuse_beside_others(kinds: Sequence[str]) -> None:
     for alone in (NODE, EVENTS):
-        if alone in kinds:
+        if alone in kinds and len(kinds) > 1:
             raise EvenkeelError(f"{alone} cannot be listed beside other kinds: evenkeel get {alone}")
-    return list(dict.fromkeys(kinds)), names
 
 
 def listing_of(kind: str) -> Listing:

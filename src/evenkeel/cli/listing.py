@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from evenkeel.cli.client import Client, found_by_name, reported
@@ -15,6 +16,7 @@ from evenkeel.named_tuples import NamedTuple
 
 Json = dict[str, Any]
 Row = Callable[[Json], list[str]]
+NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _NAME_COLUMN = 0
 _KEY = r"[A-Za-z0-9][-A-Za-z0-9_./]*"
 _VALUE = r"[-A-Za-z0-9_.]*"
@@ -84,9 +86,13 @@ class Request(NamedTuple):
         return in_order(found, self.sort_by), []
 
 
-def show(listings: Sequence[Listing], request: Request) -> int:
-    """Prints what was asked for, once. Returns the exit code."""
-    answers = [(listing, *request.found(listing)) for listing in listings]
+def show(listings: Sequence[Listing], request: Request, names: Mapping[str, Sequence[str]] = NO_NAMES) -> int:
+    """Prints what was asked for, once. `names` has those of each kind, if each kind has its own. Returns the exit
+    code."""
+    answers = [
+        (listing, *request._replace(names=names.get(listing.plural, request.names)).found(listing))
+        for listing in listings
+    ]
     failures = [failure for _, _, failed in answers for failure in failed]
     everything = [one for _, found, _ in answers for one in found]
     if request.form and takes_whole(request.form):
