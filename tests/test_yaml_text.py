@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.problems import line_of
 from evenkeel.api.yaml_text import (
     MAX_DEPTH,
     MAX_DOCUMENTS,
@@ -459,3 +460,68 @@ def test_a_mistake_after_a_json_object_is_found_at_its_line():
     problems: list[Problem] = []
     assert [one.value for one in documents('{"a": 1}\n{"b": \n}}\n', problems)][:1] == [{"a": 1}]
     assert [problem.line for problem in problems] == [3]
+
+
+def spelled(value):
+    """The value with the types and texts of its numbers, which are equal to other numbers otherwise."""
+    if isinstance(value, dict):
+        return {key: spelled(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [spelled(item) for item in value]
+    return type(value), value, getattr(value, "text", "")
+
+
+@given(st.dictionaries(st.text(), plain_values))
+def test_json_on_one_line_is_read_as_the_same_text_in_yaml(value):
+    text = json.dumps(value)
+    assert spelled(one(text)) == spelled(one(f"\n{text}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": -0, "b": 1e3, "c": -1.50, "d": 0.1, "e": 12345678901234567890, "f": [0, {"<<": 1}]}',
+        '{"a": "\\"\\\\\\/\\b\\f\\n\\r\\t", "": {}, "yes": "no", "l": [[], [true, false, null]]}',
+        '{"a":1,"b":[2,3],"c":{"d":"x:y, z # none"}}',
+        '{"a": ' + "7" * 500 + "}",
+        '{"' + "k" * 1000 + '": 1}',
+        '{"a": "\\ud83d\\ude00"}',
+        '{"a": "é"}',
+        '{"a": NaN, "b": .5, c: yes}',
+        '{"a": 1}\n\n',
+    ],
+)
+def test_numbers_escapes_and_keys_of_json_are_those_of_yaml(text):
+    assert spelled(one(text)) == spelled(one(f"\n{text}"))
+
+
+def test_json_on_one_line_has_its_fields_on_line_one():
+    (document,) = documents('{"a": [{"b": {"c": 1}}]}\n', [])
+    assert document.line == 1
+    assert line_of(document, "a[0].b.c") == 1
+
+
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        ('{"a": 1, "a": 2}', "stands twice"),
+        ('{"a": "\\ud83d"}', "invalid Unicode"),
+        ('{"a": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}", "nested more than"),
+        ('{"a": [' + "1," * MAX_VALUES + "1]}", "more than"),
+        ('{"a": 1', "is not YAML"),
+    ],
+)
+def test_json_on_one_line_is_refused_with_the_message_of_yaml(text, what):
+    problem, values = refused(text)
+    assert what in problem.message
+    assert not values
+
+
+def test_json_may_be_nested_as_deep_as_yaml():
+    half = MAX_DEPTH // 2
+    text = '{"a": [' * half + "1" + "]}" * half
+    assert spelled(one(text)) == spelled(one(f"\n{text}"))
+
+
+def test_json_with_many_shallow_collections_is_not_deep():
+    assert one(json.dumps({"items": [{"a": ["{["]}] * 300})) == {"items": [{"a": ["{["]}] * 300}

@@ -70,6 +70,9 @@ class Document(NamedTuple):
 def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
     """Each document of `text` that is not empty. Errors in the text are added to `problems`. JSON objects one after the
     other are documents, as for kubectl."""
+    if (value := _json_of_one_line(text)) is not None:
+        yield Document(value, 1)
+        return
     loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     builder = _Builder()
     text = plain_yaml(text, loader)
@@ -99,6 +102,63 @@ def documents(text: str, problems: list[Problem]) -> Iterator[Document]:
         problems.append(Problem("", "is not YAML: holds half of a surrogate pair", "Decode", line=line))
     except _Refused as error:
         problems.append(Problem("", f"{error.message}{_hint(text, error.line)}", "Decode", line=error.line))
+
+
+# In such a text JSON and YAML have the same values. Escapes of characters can be halves of surrogate pairs, which YAML
+# does not have, and it takes no long keys. A value has two characters at least, its comma included.
+_LONGEST_JSON = 2 * MAX_VALUES
+_LONGEST_JSON_KEY = 128
+_BRACKETS = re.compile(r"[\[{][^\[\]{}]*[\]}]").sub
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"').sub
+
+
+def _json_of_one_line(text: str) -> LinedDict | None:
+    """The object, if the text is one in JSON on one line, as our own client sends it. Returns None for any other text,
+    with mistakes or without: the parser of YAML reads it, and takes several times as long."""
+    text = text.rstrip("\n")
+    if not (text[:1] == "{" and len(text) <= _LONGEST_JSON and text.isascii() and text.isprintable()):
+        return None
+    if "\\u" in text or _is_deep(text):
+        return None
+    import json  # YAML in its own form does not need it
+
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_json_object,
+            parse_int=_number,
+            parse_float=_number,
+            parse_constant=_no_json,
+        )
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, LinedDict) else None
+
+
+def _json_object(pairs: list[tuple[str, object]]) -> LinedDict:
+    value = LinedDict()
+    value.update(pairs)
+    if len(value) != len(pairs) or max(map(len, value), default=0) > _LONGEST_JSON_KEY:
+        raise ValueError
+    value.lines = dict.fromkeys(value, 1)
+    return value
+
+
+def _no_json(text: str) -> object:
+    """NaN and Infinity are in no standard."""
+    raise ValueError(text)
+
+
+def _is_deep(text: str) -> bool:
+    """Whether collections of a text in JSON are nested too deep: each round takes the innermost ones away."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return False
+    text = _STRINGS("", text)
+    for _ in range(MAX_DEPTH):
+        text, found = _BRACKETS("", text), text
+        if text == found:
+            return False
+    return "{" in text or "[" in text
 
 
 _ESCAPE = re.compile(r"\\[!-~]").match
@@ -303,7 +363,12 @@ def _scalar(event: yaml.ScalarEvent, line: int) -> object:
         return None
     if text in _TRUTH:
         return _TRUTH[text]
-    if text[0] in "-+.0123456789" and len(text) < _LONGEST_NUMBER:
+    return _number(text) if text[0] in "-+.0123456789" else text
+
+
+def _number(text: str) -> object:
+    """The number in the text; the text itself if it is none."""
+    if len(text) < _LONGEST_NUMBER:
         plain = text.replace("_", "")
         if _INTEGER.match(plain):
             number = _integer(plain)
