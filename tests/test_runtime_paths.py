@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenkeel.runtime.paths import StatePaths, UnsafeName, checked, state_paths
 from evenkeel.runtime.process.launch import kernel_mounts
-from evenkeel.runtime.procfs import Mounted, is_below, other_ways, parse_mounts
+from evenkeel.runtime.procfs import Mounted, is_below, mounts_outside, other_ways, parse_mounts
 
 PATHS = StatePaths("/state")
 OUTSIDE = [
@@ -145,3 +145,15 @@ def test_below_means_by_components() -> None:
     assert is_below("/a", "/a")
     assert is_below("/a", "/")
     assert not is_below("/ab", "/a")
+
+
+def test_mounts_below_a_directory_are_left_out_before_they_are_parsed():
+    ours = b"90 22 0:50 / /state/memory rw - tmpfs tmpfs rw\n91 90 0:51 / /state/memory/u/token rw - tmpfs t rw\n"
+    at_it, beside = (
+        b"92 22 8:1 /s /state rw - ext4 /dev/x rw\n",
+        b"93 22 8:1 / /states/x rw - ext4 /dev/x rw\n",
+    )
+    assert parse_mounts(mounts_outside("/state", MOUNTINFO + ours + at_it + beside)) == parse_mounts(
+        MOUNTINFO + at_it + beside
+    )
+    assert mounts_outside("/state", MOUNTINFO + ours) == mounts_outside("/state", MOUNTINFO)

@@ -17,6 +17,7 @@ from evenkeel.runtime import syscalls
 from evenkeel.runtime.paths import StatePaths
 from evenkeel.runtime.process.launch import surroundings
 from evenkeel.runtime.process.supervisor.rootfs import FilesystemRefused, FilesystemSpec, Mount
+from evenkeel.runtime.procfs import read_mounts
 from tests.kernel.cgroups import hierarchies
 from tests.kernel.inside import NOBODY, inside, read, refused_with, write
 
@@ -47,7 +48,7 @@ class Place:
         return Mount(str(path), target, is_ours=False)._replace(**more)
 
     def surveyed(self, *mounts: Mount) -> FilesystemSpec:
-        around = surroundings(StatePaths(str(self.state)))
+        around = surroundings(StatePaths(str(self.state)), read_mounts())
         return self.spec(*mounts, hidden=around.hidden, read_only=around.read_only)
 
 

@@ -34,7 +34,7 @@ from evenkeel.runtime.process.supervisor.cgroup_entry import OF_PROCESSES, OF_TH
 from evenkeel.runtime.process.supervisor.kernel_filesystems import CGROUPS, MASKED, PROC_SETTINGS
 from evenkeel.runtime.process.supervisor.rootfs import FilesystemSpec, Mount
 from evenkeel.runtime.process.supervisor.start_plan import Plan
-from evenkeel.runtime.procfs import Mounted, is_below, other_ways, read_mounts
+from evenkeel.runtime.procfs import Mounted, is_below, other_ways
 from evenkeel.runtime.start_errors import StartFailed, WrongConfig
 
 _TERMINATION_MESSAGE_PATH = "/dev/termination-log"  # the default of Kubernetes
@@ -66,9 +66,9 @@ class OwnUsers(NamedTuple):
     first: int  # the user and the group of the host that are root in it
 
 
-def surroundings(paths: StatePaths) -> Surroundings:
-    """Reads them from /proc/self/mountinfo. Once per pod is often enough."""
-    mounts = read_mounts()
+def surroundings(paths: StatePaths, mounts: Sequence[Mounted]) -> Surroundings:
+    """Looks for them among the mounts of the host. Mounts below the state directory do not matter: it is hidden as a
+    whole."""
     of_the_kernel = (mount.point for mount in mounts if mount.kind in _HIDDEN_FILESYSTEMS)
     hidden = tuple(path for path in (*other_ways(paths.root, mounts), *of_the_kernel) if _is_directory(path))
     return Surroundings(

@@ -29,7 +29,7 @@ from evenkeel.runtime.process.seccomp import Filter
 from evenkeel.runtime.process.seccomp_profiles import localhost_filter
 from evenkeel.runtime.process.supervisor.start_plan import PRIVATE
 from evenkeel.runtime.process.user_namespaces import UserNamespaces
-from evenkeel.runtime.procfs import MountWatch
+from evenkeel.runtime.procfs import MountWatch, mount_lines, mounts_outside, parse_mounts
 from evenkeel.runtime.start_errors import NotCreated
 
 
@@ -58,14 +58,14 @@ class PlanWriter:
         self._profiles = profiles
         self._around: Surroundings | None = None
         self._mounts = MountWatch()
+        self._listed = b""  # the mounts outside the state directory, as the kernel lists them
 
     def close(self) -> None:
         self._mounts.close()
 
     async def write(self, launch: Launch, driver: Driver, powers: Powers) -> str:
         """Returns the image with its digest in the registry; empty if it has none. Raises EvenkeelError and OSError."""
-        if self._around is None or self._mounts.have_changed():
-            self._around = surroundings(self._paths)
+        around = self._surroundings()
         image_directory, stored = await self._images.root_of(launch)
         if wants_addresses(launch.container) or has_own_network(launch.pod) or own_files(launch.pod):
             own = own_addresses(launch.pod, self._networks)
@@ -76,7 +76,7 @@ class PlanWriter:
             powers,
             procs=entrances(driver.files(launch.cgroup), driver.version),
             image_directory=image_directory,
-            around=self._around,
+            around=around,
             limits=self._limits,
             places=self._host_paths.places(launch.attempt.uid),
             network=self._networks.namespace(launch.attempt.uid) if has_own_network(launch.pod) else "",
@@ -99,6 +99,15 @@ class PlanWriter:
             await self._in_thread(partial(memory_mounts.write_private, private, hidden, self._paths))
         write_json(directory, supervisor_protocol.LAUNCH, written)
         return "" if stored is None else stored.repository_digest
+
+    def _surroundings(self) -> Surroundings:
+        """The volumes in memory of each pod are mounts of ours, so mounts change with most starts. Only those of others
+        matter."""
+        if self._around is None or self._mounts.have_changed():
+            listed = mounts_outside(self._paths.root, mount_lines())
+            if self._around is None or listed != self._listed:
+                self._around, self._listed = surroundings(self._paths, parse_mounts(listed)), listed
+        return self._around
 
     def _own_users(self, pod: Pod) -> OwnUsers | None:
         if not pod.spec.has_own_users:
