@@ -8,6 +8,7 @@ from evenkeel.cgroup.tree import Version
 from evenkeel.policy.socket_queues import HeldMemory, above_limit
 from evenkeel.pressure import socket_queues
 from evenkeel.pressure.socket_readings import Look, PodHeld
+from evenkeel.pressure.targets import WatchTargets
 from tests.models.agents import Place, drive, pods_of, until
 
 MIB = 1 << 20
@@ -115,5 +116,27 @@ def test_on_cgroup_v1_the_kernel_is_told_to_count_buffers_as_soon_as_there_is_a_
         assert "memory.kmem.tcp.limit_in_bytes" not in place.kernel.cgroups[PATH]
         is_late = False
         await until(lambda: place.kernel.cgroups[PATH].get("memory.kmem.tcp.limit_in_bytes") == "-1")
+
+    drive(place, story)
+
+
+def test_each_look_knows_the_pods_of_the_moment(place: Place, monkeypatch: pytest.MonkeyPatch):
+    looked_at: list[frozenset[str]] = []
+
+    def look(targets: WatchTargets) -> Look:
+        looked_at.append(frozenset(target.uid for target in targets.pods))
+        return Look({}, 0.0)
+
+    monkeypatch.setattr(socket_queues.SocketQueues, "_is_due", lambda *_: True)
+    monkeypatch.setattr(socket_queues, "_CALM_SECONDS", 0.01)
+    monkeypatch.setattr(socket_queues, "look", look)
+
+    async def story(agent: Agent) -> None:
+        await running(agent, place)
+        await until(lambda: looked_at[-1:] == [{"u1"}])
+        await agent.apply(pods_of(POD.replace("hoards", "second").replace("u1", "u2")))
+        await until(lambda: looked_at[-1:] == [{"u1", "u2"}])
+        await agent.delete("default/hoards", 0)
+        await until(lambda: looked_at[-1:] == [{"u2"}])
 
     drive(place, story)

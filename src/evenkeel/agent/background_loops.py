@@ -98,7 +98,8 @@ class BackgroundLoops:
             self._steps.want_step()  # the step commits the event
 
     async def _heal(self) -> None:
-        due = time.monotonic() + _HEAL_SECONDS
+        # Not at the same moment as the looks at sockets, every 20 s, in a thread: both would wait for the interpreter.
+        due = time.monotonic() + _HEAL_SECONDS / 2
         while True:
             await next_tick(_LIMITS_SECONDS)
             self._cgroups.heal_limits()

@@ -54,6 +54,7 @@ class SocketQueues(PodObserver):
         self._clock = clock
         self._is_v1 = cgroups.driver.version == Version.V1
         self._tree: Tree | None = None
+        self._targets: WatchTargets | None = None  # of the tree; a look needs the places of the pods only
         self._root = ""  # v1: directory of the pods' cgroup
         # v1: containers by path, whose buffers the kernel counts; and those whose cgroup is not there yet.
         self._counting: set[str] = set()
@@ -84,6 +85,7 @@ class SocketQueues(PodObserver):
 
     def cgroups_changed(self, tree: Tree) -> None:
         self._tree = tree
+        self._targets = None
         if not self._is_v1:
             return
         if not self._root:
@@ -130,11 +132,10 @@ class SocketQueues(PodObserver):
         return True
 
     async def _look(self) -> None:
-        targets = WatchTargets()
-        if self._tree is not None:
-            targets = watch_targets(self._tree, self._pods, self._cgroups.driver, None)
+        if self._targets is None and self._tree is not None:
+            self._targets = watch_targets(self._tree, self._pods, self._cgroups.driver, None)
         try:
-            found = await asyncio.to_thread(look, targets)
+            found = await asyncio.to_thread(look, self._targets or WatchTargets())
         except OSError as error:
             log.warning("the queues of sockets cannot be read: %s", error)
             return

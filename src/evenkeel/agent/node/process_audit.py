@@ -22,6 +22,7 @@ from evenkeel.journal.records import WARNING
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.procfs import start_ticks
 
+_READ_BYTES = 4096
 _CONTROLLERS = ("", "memory", "cpu", "pids")  # the controllers with limits; "" is the hierarchy of v2
 
 
@@ -138,7 +139,7 @@ def _content(path: str) -> bytes:
         return b""
     try:
         parts = []
-        while part := os.read(descriptor, 1 << 16):
+        while part := os.read(descriptor, _READ_BYTES):
             parts.append(part)
         return b"".join(parts)
     except OSError:
