@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from evenkeel.errors import EvenkeelError, reason
 
 MAX_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 1 << 16  # for a larger buffer memory is mapped, and unmapped afterwards
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _FEW_DESCRIPTORS = 8  # about as many as the start of a container takes
@@ -128,7 +129,7 @@ def _bounded(path: str, descriptor: int) -> bytes:
     left = MAX_BYTES + 1
     while left > 0:
         try:
-            part = os.read(descriptor, min(left, 1 << 20))
+            part = os.read(descriptor, min(left, _READ_BYTES))
         except OSError as error:
             raise EvenkeelError(f"cannot read {path}: {reason(error)}") from None
         if not part:
