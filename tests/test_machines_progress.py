@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.waiting import eventually
-from tests.machines import PROJECT, reports
+from tests.machines import PROJECT, host, reports
 from tests.machines.parts import BY_NAME, PARTS, Part
 from tests.machines.progress import (
     Lane,
@@ -23,7 +23,8 @@ from tests.machines.progress import (
     whole_left_seconds,
 )
 from tests.machines.reports import FAILED, PASSED, SKIPPED, Began, Collected, Ended, Report, read
-from tests.machines.side_by_side import run_side_by_side
+from tests.machines.run import run_part
+from tests.machines.side_by_side import HOST_PLACES, run_side_by_side
 
 V2 = Part("v2-agents", "v2", 60, usual_seconds=400, cpus=2)
 
@@ -155,7 +156,11 @@ def test_the_whole_takes_until_the_last_of_those_beside_each_other_and_then_thos
 
 
 def test_every_kernel_test_of_the_host_is_in_one_of_its_parts():
-    parts = [part.tests for part in PARTS if part.machine == "host" and not part.needs_control_plane]
+    parts = [
+        part.tests
+        for part in PARTS
+        if part.machine == "host" and part.needs_kernel and not part.needs_control_plane
+    ]
     (rest,) = [tests for tests in parts if "tests/kernel" in tests]
     assert ("tests/attacks",) in parts
     named = [file for tests in parts if tests not in (rest, ("tests/attacks",)) for file in tests]
@@ -206,6 +211,53 @@ def test_of_a_long_failure_the_end_is_shown():
 def test_what_a_part_needs_in_its_environment_is_in_the_command_too():
     command = progress(part=BY_NAME["v2-alone"]).repeat("t", "python")
     assert command == "EVENKEEL_LONG=1 python -m tests.machines test v2 --cpus 2 -- t"
+
+
+def test_a_fuzzer_that_failed_is_repeated_without_a_machine():
+    command = progress(part=BY_NAME["fuzz"]).repeat("tests/fuzz/test_x.py::test_y", "python")
+    assert command == "EVENKEEL_FUZZ_SECONDS=60 python -m pytest tests/fuzz/test_x.py::test_y"
+
+
+def test_each_fuzzer_is_in_one_part_and_runs_there_for_a_minute():
+    rest, stories = BY_NAME["fuzz"], BY_NAME["fuzz-stories"]
+    assert rest.tests == ("tests/fuzz", "--deselect", *stories.tests)
+    file, _, test = stories.tests[0].partition("::")
+    assert f"def {test}(" in (PROJECT / file).read_text()
+    assert {part.variables["EVENKEEL_FUZZ_SECONDS"] for part in (rest, stories)} == {"60"}
+    assert (rest.gives_way, stories.gives_way) == (True, False)
+
+
+def test_a_part_that_gives_way_has_the_least_priority_and_a_place_of_its_own(
+    tmp_path: Path,
+):
+    """Those of the host have all their places, and wait for it."""
+    shown = "import os; from pathlib import Path; from tests.machines import host; host.give_way()\n"
+    shown += (
+        "print(os.nice(0), *(host.AUTOGROUP.read_text().split()[1:] if host.AUTOGROUP.exists() else ()))\n"
+    )
+    waits = f"import time\nwhile not os.path.exists({str(tmp_path / 'done')!r}): time.sleep(0.01)\n"
+    scripts = {f"host{number}": f"import os\n{waits}" for number in range(HOST_PLACES)}
+    parts, command = scripted(**scripts, rest=f"{shown}Path({str(tmp_path / 'done')!r}).touch()")
+    parts = [part._replace(gives_way=part.name == "rest") for part in parts]
+    assert run_side_by_side(parts, command, tmp_path) == 0
+    assert (tmp_path / "rest.txt").read_text() in ("19 nice 19\n", "19\n")
+
+
+def test_a_part_that_needs_no_kernel_runs_as_any_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "tests" / "fuzz").mkdir(parents=True)
+    (tmp_path / "tests" / "fuzz" / "test_some.py").write_text(TESTS)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(host, "PROJECT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    given: list[str] = []
+    monkeypatch.setattr(host, "give_way", lambda: given.append("way"))
+    part = Part("fuzz", "host", 60, 1, ("tests/fuzz", "-c", os.devnull), gives_way=True)
+    assert run_part(part, reports=True) == 1
+    assert given == ["way"]
+    found = [report for said in capfd.readouterr().out.splitlines() if (report := read(said))]
+    assert found[0] == Collected(4)
 
 
 def test_the_table_has_a_row_for_each_part_and_a_last_line_as_pytest_has():

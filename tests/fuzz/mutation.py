@@ -1,6 +1,7 @@
-"""Bytes changed at random, for as long as is allowed: seconds in `make test`, hours in `make soak`.
+"""Bytes changed at random, for as long as is allowed: seconds or a minute in `make test`, hours in `make soak`.
 
-`EVENKEEL_FUZZ_SECONDS` says how long each fuzzer runs, and `EVENKEEL_SEED` where it begins; what fails names its seed.
+`EVENKEEL_FUZZ_SECONDS` says how long each fuzzer runs, and `EVENKEEL_SEED` where it begins; what fails names its seed
+(conftest.py).
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 SECONDS = float(os.environ.get("EVENKEEL_FUZZ_SECONDS") or 4)
 # The same ones each time, so that a failure is one of the code; `make soak` begins elsewhere.
 FIRST_SEED = int(os.environ.get("EVENKEEL_SEED") or 1)
+given: list[int] = []  # the seed that was given last
 _WORDS = (b"0", b"-1", b"9" * 40, b"1e999", b"null", b"~", b"{}", b"[]", b"\xff\xfe", b"\0", b"\n", b"- ", b": ",
           b"&a ", b"*a", b"!!python/object:os.system", b"<<: *a", b"%", b"'", b'"', b"\t", b"\r\n\r\n")  # fmt: skip
 
@@ -18,11 +20,11 @@ _WORDS = (b"0", b"-1", b"9" * 40, b"1e999", b"null", b"~", b"{}", b"[]", b"\xff\
 def seeds() -> Iterator[int]:
     """One after the other until the time is over, and at least one."""
     ends = time.monotonic() + SECONDS
-    seed = FIRST_SEED
-    yield seed
+    given[:] = [FIRST_SEED]
+    yield FIRST_SEED
     while time.monotonic() < ends:
-        seed += 1
-        yield seed
+        given[0] += 1
+        yield given[0]
 
 
 def mutated(samples: Sequence[bytes], seed: int) -> bytes:

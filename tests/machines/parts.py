@@ -18,9 +18,9 @@ CLUSTER_LONG = ("tests/cluster/test_proxy.py", "tests/cluster/test_scale.py")
 
 
 class Part(NamedTuple):
-    """`tests` are the arguments of pytest. Nothing else runs beside a part that `is_alone`. The time limit is for a
-    machine that hangs, so a slow one must not reach it. `usual_seconds` is what it takes on two processors beside the
-    others."""
+    """`tests` are the arguments of pytest. Nothing else runs beside a part that `is_alone`. One that `gives_way` has
+    the processor time that the others leave, and takes no place of theirs. The time limit is for a machine that hangs,
+    so a slow one must not reach it. `usual_seconds` is what it takes on two processors beside the others."""
 
     name: str
     machine: str
@@ -31,10 +31,17 @@ class Part(NamedTuple):
     memory_mib: int = 1024
     variables: Mapping[str, str] = MappingProxyType({})
     is_alone: bool = False
+    gives_way: bool = False
 
     @property
-    def is_guest(self) -> bool:
-        return self.machine != "host"
+    def lane(self) -> str:
+        """Of the parts of a lane so many run beside each other as it has places."""
+        return "rest" if self.gives_way else "host" if self.machine == "host" else "guests"
+
+    @property
+    def needs_kernel(self) -> bool:
+        """Fuzzers need neither root nor cgroups."""
+        return not any(test.startswith("tests/fuzz") for test in self.tests)
 
     @property
     def needs_control_plane(self) -> bool:
@@ -50,8 +57,24 @@ HOST_CONTAINERS = _files(
     "barrage", "containers", "crashes", "demos", "figures", "page", "shared_limits_agent"
 )
 
+# This one waits for deadlines of the code, and so needs its share of a processor. It mostly sleeps.
+FUZZ_STORIES = (
+    "tests/fuzz/test_cri_answers.py::"
+    "test_a_runtime_that_answers_anything_for_a_while_loses_no_container_and_doubles_none"
+)
+A_MINUTE_EACH = MappingProxyType({"EVENKEEL_FUZZ_SECONDS": "60"})
+
 # Started in this order: those that take longest come first, so that the last ones end together.
 PARTS = (
+    Part(
+        "fuzz",
+        "host",
+        1800,
+        430,
+        ("tests/fuzz", "--deselect", FUZZ_STORIES),
+        variables=A_MINUTE_EACH,
+        gives_way=True,
+    ),
     # Nodes of a real control plane. They mostly wait, too.
     Part("cluster", "host", 3600, 690, ("tests/cluster", *_without(*CLUSTER_LONG))),
     Part(
@@ -64,6 +87,7 @@ PARTS = (
     Part("host-pressure", "host", 3600, 420, HOST_PRESSURE),
     Part("host-containers", "host", 3600, 420, HOST_CONTAINERS),
     Part("host-attacks", "host", 3600, 600, ("tests/attacks",)),
+    Part("fuzz-stories", "host", 600, 65, (FUZZ_STORIES,), variables=A_MINUTE_EACH),
     # A kernel in user mode runs an agent for less than half of what it costs where the processor is emulated.
     Part("user-mode-agents", "user-mode", 3600, 400, ("tests/kernel", "-m", "agent and not whole_kernel")),
     # One processor: they wait for each other, and a second one that is emulated costs a fifth more (475 s to 402 s).

@@ -83,6 +83,8 @@ class Progress:
     def repeat(self, test: str, python: str) -> str:
         part = self.part
         variables = [f"{name}={value}" for name, value in part.variables.items()]
+        if not part.needs_kernel:
+            return shlex.join([*variables, python, "-m", "pytest", test])
         cpus = ["--cpus", str(part.cpus)] if part.machine != "host" else []
         command = [python, "-m", "tests.machines", "test", part.machine, *cpus, "--", test]
         return shlex.join([*variables, *command])

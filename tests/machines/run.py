@@ -61,8 +61,13 @@ def missing(parts: Iterable[Part]) -> dict[str, str]:
 def run_part(part: Part, *, reports: bool) -> int:
     """Run one of the parts of `make kernel`; with `reports`, lines of tests/machines/reports.py are in its output."""
     os.environ.update(part.variables)
+    if part.gives_way:
+        host.give_way()
     request = Request(_machine_of(part), part.name, part.time_limit_seconds, part.memory_mib, part.cpus)
-    return run_kernel_tests(request, [*(REPORTING if reports else ()), *part.tests])
+    arguments = [*(REPORTING if reports else ()), *part.tests]
+    if not part.needs_kernel:
+        return run_command(request, _pytest([*OPTIONS, *arguments]))
+    return run_kernel_tests(request, arguments)
 
 
 def _machine_of(part: Part) -> str:
@@ -88,7 +93,11 @@ def run_rounds(request: Request, pytest_arguments: Sequence[str], *, rounds: int
 def run_kernel_tests(request: Request, pytest_arguments: Sequence[str]) -> int:
     """Run tests/kernel there once."""
     tests = [*OPTIONS, *(pytest_arguments or ["tests/kernel"])]
-    return _run_tests(request, ["python", "-m", "pytest", *TOLD_OF_TIMES, *tests], tests)
+    return _run_tests(request, _pytest(tests), tests)
+
+
+def _pytest(arguments: Sequence[str]) -> list[str]:
+    return ["python", "-m", "pytest", *TOLD_OF_TIMES, *arguments]
 
 
 def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -> int:

@@ -58,8 +58,8 @@ class _Run:
         self._logs = logs
         self._began = time.monotonic()
         self._python = os.path.relpath(sys.executable, PROJECT)
-        # By whether the part is a guest's. Tests of this machine mostly wait; a guest keeps a processor busy.
-        self._places = {False: HOST_PLACES, True: os.cpu_count() or 1}
+        # By the lane of a part. Tests of this machine mostly wait; a guest keeps a processor busy.
+        self._places = {"host": HOST_PLACES, "guests": os.cpu_count() or 1, "rest": 1}
         self._waiting: list[Part] = []
         self._running: list[Progress] = []
 
@@ -68,7 +68,7 @@ class _Run:
         assert main
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, main.cancel)
-        free = {is_guest: asyncio.Semaphore(places) for is_guest, places in self._places.items()}
+        free = {lane: asyncio.Semaphore(places) for lane, places in self._places.items()}
         results = [self._left_out(part, missing[part.name]) for part in parts if part.name in missing]
         order = [part.name for part in parts]
         parts = [part for part in parts if part.name not in missing]
@@ -78,7 +78,7 @@ class _Run:
             async with asyncio.TaskGroup() as group:
                 for part in parts:
                     if not part.is_alone:
-                        group.create_task(self._within(free[part.is_guest], part, results))
+                        group.create_task(self._within(free[part.lane], part, results))
             results += [await self._run(part) for part in parts if part.is_alone]
         except asyncio.CancelledError:
             print("interrupted: every machine has been ended", flush=True)
@@ -129,11 +129,11 @@ class _Run:
             now = time.monotonic()
             lanes = [
                 Lane(
-                    [one.left_seconds(now) for one in self._running if one.part.is_guest == is_guest],
-                    [self._expected_seconds(one) for one in self._beside() if one.is_guest == is_guest],
+                    [one.left_seconds(now) for one in self._running if one.part.lane == lane],
+                    [self._expected_seconds(one) for one in self._beside() if one.lane == lane],
                     places,
                 )
-                for is_guest, places in self._places.items()
+                for lane, places in self._places.items()
             ]
             alone = [self._expected_seconds(part) for part in self._waiting if part.is_alone]
             left = whole_left_seconds(lanes, alone)
