@@ -49,7 +49,9 @@ format: setup ## put the code into its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Tests start the project's programs hundreds of times: compiled before, also where PYTHONDONTWRITEBYTECODE is set.
 unit: setup
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q src
 	$(BIN)/pytest -n auto
 
 conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernel.cgroups import UNIFIED, hierarchies
 from tests.kernel.waiting import eventually
-from tests.machines import PROJECT, Unavailable, host, packages
+from tests.machines import PROJECT, Unavailable, environment, host, packages
 from tests.machines.__main__ import main
 from tests.machines.cache import made_once
 from tests.machines.initrd import GUEST
@@ -183,6 +183,17 @@ def test_the_host_runs_a_command_from_the_project_and_returns_its_status():
 def test_a_command_on_the_host_ends_with_its_time_limit(capsys: pytest.CaptureFixture[str]):
     assert host.run(["sleep", "1000"], {}, time_limit_seconds=0.1) == 124
     assert "the time limit of 0.1 s is over" in capsys.readouterr().err
+
+
+def test_the_project_is_compiled_though_python_is_to_write_no_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "some.py").write_text("")
+    monkeypatch.setattr(environment, "PROJECT", tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environment.compile_project(sys.executable)
+    assert len(list(tmp_path.rglob("some.*.pyc"))) == 1
 
 
 def test_the_guest_makes_the_scratch_directory_that_jobs_use():

@@ -46,10 +46,19 @@ def compile_ahead(environment: Path, pytest_arguments: Sequence[str]) -> None:
     For the tests it is enough to collect them here. That they can be collected is for the guest to say.
     """
     python = str(environment / "bin" / "python")
-    may_write = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([python, "-m", "compileall", "-q", str(PROJECT / "src")], check=False, env=may_write)
+    compile_project(python)
     collect = [python, "-m", "pytest", "--collect-only", "-q", *pytest_arguments]
-    subprocess.run(collect, check=False, env=may_write, cwd=PROJECT, capture_output=True)
+    subprocess.run(collect, check=False, env=_may_write(), cwd=PROJECT, capture_output=True)
+
+
+def compile_project(python: str) -> None:
+    """Leave the project's modules compiled by `python`, also where PYTHONDONTWRITEBYTECODE is set: agents would compile
+    hundreds of modules at each start, which takes longer than the start itself."""
+    subprocess.run([python, "-m", "compileall", "-q", str(PROJECT / "src")], check=False, env=_may_write())
+
+
+def _may_write() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def variables(environment: Path, scratch: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from tests.cluster.binaries import control_plane_programs, kubelet
 from tests.machines import Unavailable, host, user_mode, virtual_machine
 from tests.machines.cache import CACHE
 from tests.machines.container_images import container_images
-from tests.machines.environment import compile_ahead, guest_environment, variables
+from tests.machines.environment import compile_ahead, compile_project, guest_environment, variables
 from tests.machines.guest_process import VirtualMachine
 from tests.machines.image import root_image
 from tests.machines.initrd import initrd
@@ -111,6 +111,7 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
             return _run_in_guest(request, command, tests)
         host.require_cgroups()
         require((*PROGRAMS, *IMAGES))
+        compile_project(sys.executable)
         if any(test.startswith("tests/cluster") for test in tests):
             control_plane_programs()
         return run_command(request, command)
