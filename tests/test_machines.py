@@ -196,6 +196,13 @@ def test_the_project_is_compiled_though_python_is_to_write_no_bytecode(
     assert len(list(tmp_path.rglob("some.*.pyc"))) == 1
 
 
+@pytest.mark.parametrize("hidden", ["/tmp", "/var/tmp", "/run"])
+def test_a_project_that_pods_do_not_see_is_refused_with_a_sentence(hidden: str):
+    with pytest.raises(Unavailable, match=f"{hidden}/clone/.cache is below {hidden}, and pods have"):
+        host.require_seen_by_pods(Path(hidden, "clone", ".cache"))
+    host.require_seen_by_pods(Path("/root/clone/.cache"))
+
+
 def test_the_guest_makes_the_scratch_directory_that_jobs_use():
     assert f"/new{SCRATCH}\n" in (GUEST / "init").read_text()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.machines import PROJECT
 
-CACHE = PROJECT / ".cache" / "machines"
+CACHE = (PROJECT / ".cache" / "machines").resolve()  # pods are given paths below it, and follow no link to it
 MARKER = ".complete"
 _DIGITS = 12  # of what it was made from, in a directory's name
 KEPT_UNUSED_SECONDS = 7 * 24 * 3600.0

@@ -12,9 +12,11 @@ from evenkeel.api.config import Profile
 from evenkeel.host.kernel_settings import kernel_settings
 from tests.kernel.cgroups import hierarchies
 from tests.machines import PROJECT, Unavailable
+from tests.machines.cache import CACHE
 
 # A test run that is interrupted ends its agents with their pods, and a cluster; that much time it has.
 INTERRUPTED_SECONDS = 180.0
+OWN_OF_PODS = ("/tmp", "/var/tmp", "/run")
 LEAST_PRIORITY = 19
 AUTOGROUP = Path("/proc/self/autogroup")
 
@@ -32,6 +34,15 @@ def require_cgroups() -> None:
     refused = sorted({str(path) for path in found.values() if not os.access(path, os.W_OK)})
     if refused:
         raise Unavailable(f"no cgroups can be made in {', '.join(refused)}: read-only")
+
+
+def require_seen_by_pods(cache: Path = CACHE) -> None:
+    """Pods of `image: host` run programs of the cache under their paths on this machine."""
+    for directory in OWN_OF_PODS:
+        if cache.is_relative_to(directory):
+            raise Unavailable(
+                f"{cache} is below {directory}, and pods have a {directory} of their own: clone the project elsewhere"
+            )
 
 
 def give_way() -> None:

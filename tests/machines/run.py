@@ -104,6 +104,7 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
     """A machine that is not available is said with its reason, and fails only in CI."""
     try:
         host.require_root()
+        host.require_seen_by_pods()
         # Here, since pytest would keep the news of it to itself, and a guest cannot build.
         if any(test.startswith("tests/kubelet") for test in tests):
             kubelet()
