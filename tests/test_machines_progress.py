@@ -184,6 +184,18 @@ def test_every_test_with_an_agent_is_on_one_of_the_kernels_with_cgroup_v2():
     ]
 
 
+def test_every_test_without_an_agent_is_on_one_of_the_kernels_with_cgroup_v2():
+    """Those that share a processor are alone on theirs."""
+    emulated, rest, alone = (BY_NAME[name].tests for name in ("v2-others", "user-mode-others", "v2-alone"))
+    files = [word for word in rest if word.startswith("tests/")]
+    assert rest == (*files, "-m", "not agent")
+    assert emulated[:3] == ("tests/kernel", "-m", "not agent")
+    left_out = [word.removeprefix("--ignore=") for word in emulated[3:]]
+    assert sorted(left_out) == sorted([*files, "tests/kernel/test_cpu_promises.py"])
+    assert "tests/kernel/test_cpu_promises.py" in alone
+    assert [file for file in left_out if not (PROJECT / file).exists()] == []
+
+
 def test_the_tests_of_the_cluster_are_in_one_part_and_the_long_ones_in_another():
     whole, long = BY_NAME["cluster"], BY_NAME["cluster-long"]
     files = [file for file in long.tests if file.startswith("tests/")]

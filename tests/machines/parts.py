@@ -57,6 +57,22 @@ HOST_CONTAINERS = _files(
     "barrage", "containers", "crashes", "demos", "figures", "page", "shared_limits_agent"
 )
 
+# Of the tests without an agent these need processes, mounts and cgroups of any kernel, and no memory that is short. The
+# kernel in user mode runs them for a fraction of what they cost where the processor is emulated.
+USER_MODE_OTHERS = _files(
+    "container_filesystem",
+    "container_volumes",
+    "containerd",
+    "drivers",
+    "entry",
+    "ephemeral_containers",
+    "journal_disk",
+    "oom_scores",
+    "process_runtime",
+    "process_runtime_user",
+    "removal_of_containers",
+)
+
 # This one waits for deadlines of the code, and so needs its share of a processor. It mostly sleeps.
 FUZZ_STORIES = (
     "tests/fuzz/test_cri_answers.py::"
@@ -97,11 +113,17 @@ PARTS = (
         "v2",
         3600,
         390,
-        ("tests/kernel", "-m", "not agent", *_without("tests/kernel/test_cpu_promises.py")),
+        (
+            "tests/kernel",
+            "-m",
+            "not agent",
+            *_without("tests/kernel/test_cpu_promises.py", *USER_MODE_OTHERS),
+        ),
         cpus=2,
     ),
     Part("user-mode-attacks", "user-mode", 3600, 300, ("tests/attacks", "-m", "agent and not whole_kernel")),
     Part("systemd", "systemd", 1200, 200),
+    Part("user-mode-others", "user-mode", 1800, 90, (*USER_MODE_OTHERS, "-m", "not agent")),
     Part("v1", "v1", 900, 60, _files("huge_pages", "swap", "drivers_v1", "reconcile"), cpus=2),
     # Which pod goes in a storm, and which gets what of a processor, is not to depend on what emulators leave of either.
     Part("host-alone", "host", 900, 90, ALONE, is_alone=True),
