@@ -8,8 +8,14 @@ N ?= 20
 MACHINE ?= host
 SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 
+# What runs where is in tests/machines/parts.py.
+KERNEL_PARTS := $(addprefix kernel-, \
+  host host-alone host-attacks host-containers host-pressure v1 v2-agents v2-others v2-alone v2-long \
+  user-mode-agents user-mode-attacks user-mode-others systemd cluster cluster-long kubelet kubelet-v2 \
+  fuzz fuzz-stories)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-host kernel-host-alone kernel-host-attacks kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2 kernel-user-mode kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-user-mode-agents kernel-user-mode-attacks kernel-user-mode-others kernel-systemd kernel-cluster kernel-cluster-long kernel-kubelet kernel-kubelet-v2 kernel-fuzz kernel-fuzz-stories cluster e2e bench docs clean soak stress
+.PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-v2 kernel-user-mode cluster e2e bench docs clean soak stress $(KERNEL_PARTS)
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +66,7 @@ conformance: setup ## the answers of the real Kubernetes code, from VECTORS=DIR
 kernel: setup ## the tests that need a real kernel, on five machines, and a real cluster (root)
 	@$(BIN)/python -m tests.machines all
 
-# What runs where is in tests/machines/parts.py.
-kernel-host kernel-host-alone kernel-host-attacks kernel-host-containers kernel-host-pressure kernel-v1 kernel-v2-agents kernel-v2-others kernel-v2-alone kernel-v2-long kernel-user-mode-agents kernel-user-mode-attacks kernel-user-mode-others kernel-systemd kernel-cluster kernel-cluster-long kernel-kubelet kernel-kubelet-v2 kernel-fuzz kernel-fuzz-stories: setup
+$(KERNEL_PARTS): setup
 	$(BIN)/python -m tests.machines part $(@:kernel-%=%)
 
 kernel-host: kernel-host-pressure kernel-host-containers kernel-host-attacks ## on this machine's own cgroups
