@@ -18,7 +18,7 @@ KERNEL_PARTS := $(addprefix kernel-, \
 .PHONY: help setup run demo explain root test lint format unit conformance kernel kernel-v2 kernel-user-mode cluster e2e bench docs clean soak stress $(KERNEL_PARTS)
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## make .venv and install everything into it
 
