@@ -18,7 +18,7 @@ def test_a_ping_that_is_cancelled_in_the_moment_of_its_answer_ends():
 
     async def story() -> None:
         ours, theirs = socket.socketpair()
-        connection = WatchConnection(ours, os.getpid(), lambda _: None)
+        connection = WatchConnection(ours, os.getpid(), lambda _: None, lambda: None)
         ping = asyncio.create_task(connection.ping(LONG_SECONDS))
         try:
             await asyncio.sleep(0)  # it waits for the answer now
@@ -39,7 +39,7 @@ def test_a_watch_that_is_gone_is_not_waited_for():
 
     async def story() -> None:
         ours, theirs = socket.socketpair()
-        connection = WatchConnection(ours, os.getpid(), lambda _: None)
+        connection = WatchConnection(ours, os.getpid(), lambda _: None, lambda: None)
         theirs.sendall(frame({"event": "hello"}))
         theirs.close()
         connection.receive()

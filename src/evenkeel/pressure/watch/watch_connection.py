@@ -24,15 +24,23 @@ class WatchLost(EvenkeelError):
 
 class WatchConnection:
     """One connection to a watch. `on_message` gets all messages after `ready`; before, they are kept in `backlog`.
-    `on_lost` is called when the watch has closed it. Its process may still run, and can be killed until `close`."""
+    `on_lost` is called when the watch has closed it, from `attend` on. The watch's process may still run, and can be
+    killed until `close`."""
 
-    def __init__(self, client: socket.socket, pid: int, on_message: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        pid: int,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[], None],
+    ) -> None:
         client.setblocking(False)
         self.pid = pid
         self.backlog: list[Message] = []
         self.throttled: dict[str, int] = {}  # by UID: the pods that it throttled when it said hello
-        self.on_lost: Callable[[], None] = lambda: None
         self._on_message = on_message
+        self._on_lost = on_lost
+        self._is_attended = False
         self._socket = client
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
@@ -53,6 +61,12 @@ class WatchConnection:
                 return await asyncio.shield(self._hello)
         except TimeoutError:
             raise WatchLost from None
+
+    def attend(self) -> None:
+        """The watch is in use from now on. If it is gone already, `on_lost` is called at once."""
+        self._is_attended = True
+        if not self.is_open:
+            self._on_lost()
 
     async def ready(self, seconds: float) -> None:
         """Waits until the watch has sent all earlier reports. Raises WatchLost."""
@@ -82,7 +96,7 @@ class WatchConnection:
 
     async def end(self) -> None:
         """Asks the watch to end, and returns when it is gone. Kills it if it does not end."""
-        self.on_lost = lambda: None
+        self._is_attended = False
         self.send({"do": "end"})
         if not await self._is_gone(_END_SECONDS):
             await self.kill()
@@ -90,7 +104,7 @@ class WatchConnection:
 
     async def kill(self) -> None:
         """Kills the watch, and returns when it is gone. `on_lost` is not called."""
-        self.on_lost = lambda: None
+        self._is_attended = False
         if self._pidfd >= 0:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -130,7 +144,8 @@ class WatchConnection:
                 data = b""
             if not data:
                 self._disconnect()
-                self.on_lost()
+                if self._is_attended:
+                    self._on_lost()
                 return
             for message in messages:
                 self._take(message)

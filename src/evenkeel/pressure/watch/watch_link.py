@@ -61,7 +61,7 @@ class WatchLink:
         found = existing(self._state)
         if found is None:
             return None
-        connection = WatchConnection(*found, self._take)
+        connection = WatchConnection(*found, self._take, self._lost)
         try:
             hello = await connection.hello(_HELLO_SECONDS)
             if hello.get("protocol") == PROTOCOL:
@@ -132,7 +132,9 @@ class WatchLink:
             replaced = former if former is not None and former.is_open else None
             if former is not None and replaced is None:
                 await former.kill()  # it has closed the connection: it ended, or hangs in its end
-            connection = WatchConnection(*started(self._state, replaced.pid if replaced else 0), self._take)
+            connection = WatchConnection(
+                *started(self._state, replaced.pid if replaced else 0), self._take, self._lost
+            )
             try:
                 hello = await self._installed(connection, replaced)
             except WatchLost as error:
@@ -176,11 +178,9 @@ class WatchLink:
 
     def _attend(self, connection: WatchConnection) -> None:
         """Replaces the watch from now on if it ends or hangs."""
-        connection.on_lost = self._lost
+        connection.attend()
         if connection.is_open:
             self._keep(self._ping(connection))
-        else:
-            self._lost()
 
     async def _ping(self, connection: WatchConnection) -> None:
         while connection.is_open:

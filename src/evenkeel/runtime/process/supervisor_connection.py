@@ -52,18 +52,25 @@ class SupervisorRefused(EvenkeelError):
 class SupervisorConnection:
     """One connection to the supervisor, process `pid`.
 
-    `on_event` gets messages that are no answers. `on_lost` is called when the supervisor is gone; it is set after the
-    connection was made.
+    `on_event` gets messages that are no answers. `on_lost` is called when the supervisor is gone, from `attend` on: one
+    that is gone before has not been used.
     """
 
-    def __init__(self, client: socket.socket, pid: int, on_event: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        pid: int,
+        on_event: Callable[[Message], None],
+        on_lost: Callable[[], None],
+    ) -> None:
         client.setblocking(False)
         self.pid = pid
         self._ticks = start_ticks(pid)
         self._socket = client
         self._loop = asyncio.get_running_loop()
         self._on_event = on_event
-        self.on_lost: Callable[[], None] = lambda: None
+        self._on_lost = on_lost
+        self._is_attended = False
         self._count = 0
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._parts: dict[int, list[object]] = {}
@@ -82,6 +89,12 @@ class SupervisorConnection:
         except TimeoutError:
             self._hello.cancel()
             raise SupervisorLost("the supervisor of containers does not answer") from None
+
+    def attend(self) -> None:
+        """The supervisor is in use from now on. If it is gone already, `on_lost` is called at once."""
+        self._is_attended = True
+        if not self.is_open:
+            self._on_lost()
 
     async def ask(self, todo: str, **fields: object) -> Message:
         """Returns the answer.
@@ -141,7 +154,8 @@ class SupervisorConnection:
                 packet, descriptors = b"", []
             if not packet:
                 self.close()
-                self.on_lost()
+                if self._is_attended:
+                    self._on_lost()
                 return
             try:
                 message = decode(packet)
@@ -207,7 +221,7 @@ async def connected(
     for number, pause in enumerate(_TRY_AGAIN_SECONDS, 1):
         existing = connected_to(state, SOCKET_NAME, socket.SOCK_SEQPACKET)
         client, pid = existing or _started(state)
-        connection = SupervisorConnection(client, pid, on_event)
+        connection = SupervisorConnection(client, pid, on_event, on_lost)
         try:
             hello = await connection.hello(_HELLO_SECONDS if existing else _STARTED_SECONDS)
         except SupervisorLost:  # it was about to end, another was starting, or it hangs
@@ -228,9 +242,7 @@ async def connected(
                     hint="use the version of Evenkeel that started them, or kill that process: the containers run on, "
                     "and this version takes them over",
                 )
-            connection.on_lost = on_lost
-            if not connection.is_open:
-                on_lost()
+            connection.attend()
             return connection, hello
         connection.close()
         if number == _HIDDEN_TRIES:
