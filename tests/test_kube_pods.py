@@ -509,7 +509,7 @@ def test_pods_of_a_cluster_get_no_object_of_this_machine_and_others_none_of_the_
 
 def test_a_pod_of_the_cluster_is_not_deleted_or_changed_at_the_socket(place):
     async def scenario(agent: Agent) -> None:
-        agent.cluster_pods.is_joined = True
+        agent.cluster_pods.join()
         agent.cluster_pods.put(read(pod_json()))
         await until(lambda: phase(agent, "uid-web") == "Running")
         with pytest.raises(EvenkeelError, match="belongs to the cluster"):

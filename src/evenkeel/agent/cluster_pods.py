@@ -47,8 +47,7 @@ class ClusterPods(PodObserver):
         steps: StepRequests,
         clock: Callable[[], float],
     ) -> None:
-        # Whether this machine is a node of a cluster now. Then only the cluster deletes its pods.
-        self.is_joined = False
+        self._is_joined = False
         self._pod_store = pod_store
         self._in_place = in_place
         self._event_recorder = event_recorder
@@ -60,6 +59,14 @@ class ClusterPods(PodObserver):
 
     def __iter__(self) -> Iterator[PodRecord]:
         return (record for record in self._pod_store if record.source == CLUSTER)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this machine is a node of a cluster now. Then only the cluster deletes its pods."""
+        return self._is_joined
+
+    def join(self) -> None:
+        self._is_joined = True
 
     def get(self, uid: str) -> PodRecord | None:
         record = self._pod_store.get(uid)

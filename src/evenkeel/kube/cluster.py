@@ -150,7 +150,7 @@ class ClusterMember:
         return self._mirrors.has(namespace, name)
 
     def start(self) -> None:
-        self._agent.cluster_pods.is_joined = True
+        self._agent.cluster_pods.join()
         loops: tuple[Coroutine[object, object, None], ...] = (
             self._node.register(),
             self._node.run_lease(),

@@ -75,7 +75,7 @@ class Server:
             if error.message != self._port_failure:
                 _log.error("%s; it is tried again", error.message)
             self._endpoint, self._port_failure = endpoint, error.message
-            self.handlers.failure = error.message
+            self.handlers.report_failure(error.message)
         else:
             self._endpoint, self._port_failure = None, ""
 
@@ -140,7 +140,7 @@ class Server:
             failure = self._socket_file.directory_failure()
             if failure and failure != self.handlers.failure:
                 _log.error("%s: the journal and the files of pods are lost; start the agent again", failure)
-            self.handlers.failure = failure or self._port_failure
+            self.handlers.report_failure(failure or self._port_failure)
             if not failure and self._socket_file.is_missing():
                 await self._listen_again()
 

@@ -62,16 +62,23 @@ _PAGE_HEADERS = (
 
 
 class Handlers:
-    """`failure` is a failure that the server itself has found, beside those that the agent reports."""
-
     def __init__(self, front: Front) -> None:
-        self.failure = ""
+        self._failure = ""
         self._front = front
         self._texts = PodTexts(front.pods)
         self._usage = (-math.inf, b"")
         self._views = ViewStream(front)
         self._reading = asyncio.Lock()  # one large text at a time
         self._answers = SnapshotAnswers(front)
+
+    @property
+    def failure(self) -> str:
+        """A failure that the server itself has found, beside those that the agent reports."""
+        return self._failure
+
+    def report_failure(self, failure: str) -> None:
+        """An empty text: there is none."""
+        self._failure = failure
 
     async def close(self) -> None:
         await self._views.close()
@@ -80,7 +87,7 @@ class Handlers:
         return Answer(b"ok", content_type=PLAIN_TEXT)
 
     async def readyz(self, request: Request) -> Answer:  # noqa: ARG002
-        if failure := self.failure or self._front.not_ready():
+        if failure := self._failure or self._front.not_ready():
             raise Refused(500, failure)
         return Answer(b"ok", content_type=PLAIN_TEXT)
 

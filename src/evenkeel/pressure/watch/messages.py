@@ -23,6 +23,7 @@ intent on disk for which there is no report | | `report` | number, kind, and its
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from evenkeel.api.pod import Pod
@@ -219,7 +220,7 @@ def _path(value: Any) -> str:  # noqa: ANN401
 # Steps: only their input is sent. The decision follows from it, for the receiver as well.
 
 
-def step_plain(step: Step, key_of: dict[str, str]) -> Message:
+def step_plain(step: Step, key_of: Mapping[str, str]) -> Message:
     node = step.snapshot.node
     pods = []
     for seen in step.snapshot.pods:

@@ -215,7 +215,7 @@ class WatchProcess:
         ]
 
     def _client_changed(self) -> None:
-        self._outbox.is_connected = self._listener.is_connected
+        self._outbox.client_changed(is_connected=self._listener.is_connected)
         self._known.clear()
 
     def _report(self, message: Message, keys: frozenset[str]) -> None:
@@ -284,7 +284,7 @@ class WatchProcess:
         self._texts |= texts
         self._known |= texts.keys()
         # A pod that is no longer a target may still be in waiting reports.
-        self._outbox.key_of = key_of
+        self._outbox.follow(key_of)
         needed = self._outbox.keys
         for key in [key for key in self._texts if key not in needed]:
             del self._texts[key], self._pods[key]

@@ -48,8 +48,8 @@ class Outbox:
         self._send = send
         self._waiting: deque[Waiting] = deque()
         self._last = 0
-        self.key_of: dict[str, str] = {}  # by UID: the keys of the targets' texts
-        self.is_connected = False
+        self._key_of: Mapping[str, str] = {}  # by UID: the keys of the targets' texts
+        self._is_connected = False
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
@@ -58,7 +58,14 @@ class Outbox:
     @property
     def keys(self) -> set[str]:
         """The keys of the texts that are still needed."""
-        return {key for one in self._waiting for key in one.keys}.union(self.key_of.values())
+        return {key for one in self._waiting for key in one.keys}.union(self._key_of.values())
+
+    def follow(self, key_of: Mapping[str, str]) -> None:
+        """There are other targets."""
+        self._key_of = key_of
+
+    def client_changed(self, *, is_connected: bool) -> None:
+        self._is_connected = is_connected
 
     def heard(self, number: int) -> None:
         """All reports up to this one are in the journal."""
@@ -69,13 +76,13 @@ class Outbox:
 
     @property
     def is_heard(self) -> bool:
-        if not self.is_connected:
+        if not self._is_connected:
             return False
         return not self._waiting or time.monotonic() - self._waiting[0].at < _HEARD_SECONDS
 
     def stepped(self, step: Step, timing: Timing, evicted: Evicted | None) -> None:
-        plain = step_plain(step, self.key_of)
-        keys = frozenset(self.key_of[seen.pod.metadata.uid] for seen in step.snapshot.pods)
+        plain = step_plain(step, self._key_of)
+        keys = frozenset(self._key_of[seen.pod.metadata.uid] for seen in step.snapshot.pods)
         self._report(
             "stepped",
             keys,

@@ -130,12 +130,14 @@ class NodeCheck:
 
     def __init__(self, routes: Routes, access: Access, clock: Callable[[], float] = time.time) -> None:
         self.is_passed = False
-        self.certificate: Mapping[
-            str, Any
-        ] = {}  # of the client, verified in the handshake; empty if it showed none
+        self._certificate: Mapping[str, Any] = {}
         self._routes = routes
         self._access = access
         self._clock = clock
+
+    def shown(self, certificate: Mapping[str, Any]) -> None:
+        """Takes the client's certificate, which the handshake has verified. It is empty if the client has none."""
+        self._certificate = certificate
 
     async def find(self, request: Request) -> Route:
         user = self._certified() or await self._of_token(request)
@@ -157,10 +159,10 @@ class NodeCheck:
 
     def _certified(self) -> User | None:
         """The handshake has verified the certificate; since then it may have expired."""
-        if not self.certificate:
+        if not self._certificate:
             return None
-        ends_at = ssl.cert_time_to_seconds(str(self.certificate["notAfter"]))
-        return user_of_subject(self.certificate.get("subject", ())) if self._clock() < ends_at else None
+        ends_at = ssl.cert_time_to_seconds(str(self._certificate["notAfter"]))
+        return user_of_subject(self._certificate.get("subject", ())) if self._clock() < ends_at else None
 
     async def _of_token(self, request: Request) -> User | None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

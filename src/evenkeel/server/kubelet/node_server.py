@@ -241,7 +241,7 @@ class NodeServer:
         connected = writer.get_extra_info("socket")
         for level, option, value in KEEPALIVE:
             connected.setsockopt(level, option, value)
-        check.certificate = writer.get_extra_info("peercert") or {}
+        check.shown(writer.get_extra_info("peercert") or {})
         await Connection(reader, writer, _LIMITS, self._large_bodies, in_plain_words).serve(check)
 
 

@@ -52,7 +52,6 @@ class PairStreams(Protocol):
 
 class PortPair:
     def __init__(self, streams: PairStreams) -> None:
-        self.cancel: Callable[[], object] = lambda: None
         self._streams = streams
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(_MOST_PARTS)  # an empty part is the end
         self._is_over = False
@@ -140,7 +139,8 @@ class _Pairs:
         self._spdy = spdy
         self._open_port = open_port
         self._half: dict[str, Opened] = {}  # by request: a stream whose other one has not come yet
-        self._pairs: dict[int, PortPair] = {}  # by the number of the stream `data`
+        # By the number of the stream `data`: the pair, and the task that serves it.
+        self._pairs: dict[int, tuple[PortPair, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -149,13 +149,12 @@ class _Pairs:
             if isinstance(frame, Opened):
                 await self._take(frame)
             elif isinstance(frame, Data):
-                pair = self._pairs.get(frame.stream)
-                if pair is not None:
+                if frame.stream in self._pairs:
+                    pair, _ = self._pairs[frame.stream]
                     await pair.receive(frame.data, is_last=frame.is_last)
-            elif isinstance(frame, Reset):
-                pair = self._pairs.pop(frame.stream, None)
-                if pair is not None:
-                    pair.cancel()
+            elif isinstance(frame, Reset) and frame.stream in self._pairs:
+                _, task = self._pairs.pop(frame.stream)
+                task.cancel()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -179,9 +178,8 @@ class _Pairs:
         del self._half[request]
         data, error = (opened, other) if kind == _DATA else (other, opened)
         pair = PortPair(_SpdyPair(self._spdy, data.stream, error.stream))
-        self._pairs[data.stream] = pair
         task = asyncio.create_task(self._serve(pair, data.stream, port))
-        pair.cancel = task.cancel
+        self._pairs[data.stream] = pair, task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
