@@ -56,6 +56,6 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def reason(error: OSError) -> str:
-    """Why a system call failed, as words for a sentence: `no such file or directory`."""
-    return (error.strerror or str(error)).lower()
+def reason(error: Exception) -> str:
+    """Why a system call or a library failed, as words for a sentence: `no such file or directory`."""
+    return (getattr(error, "strerror", "") or str(error)).lower()

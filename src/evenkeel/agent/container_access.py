@@ -70,7 +70,7 @@ class ContainerAccess:
             if (attempt.uid, attempt.container) == (uid, name) and record.exit is None:
                 return attempt, spec
         raise SessionRefused(
-            f'container "{name}" of pod "{pod.metadata.name}" does not run{_why(pod, name)}',
+            f'container "{name}" of pod "{pod.metadata.name}" does not run{_not_running_text(pod, name)}',
             hint=f"evenkeel describe pod {pod.metadata.name} says more",
         )
 
@@ -87,7 +87,7 @@ def chosen_container(pod: Pod, name: str) -> str:
     return wanted
 
 
-def _why(pod: Pod, name: str) -> str:
+def _not_running_text(pod: Pod, name: str) -> str:
     state = next((one.state for one in pod.status.every_container_status if one.name == name), None)
     if state is not None and state.waiting is not None:
         return f": it waits ({state.waiting.reason})"

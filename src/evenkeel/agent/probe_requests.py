@@ -8,6 +8,7 @@ One timeout covers the whole request.
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPSocketAction
@@ -235,25 +236,21 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> str
     return printable(content.decode(errors="replace"))
 
 
+@cache
 def _unverified() -> "ssl.SSLContext":
     """A TLS context that verifies no certificate. As in kubelet, a probe only checks whether the container answers.
 
     The server chooses the method of key exchange. With Diffie-Hellman in a prime field it also chooses the size of the
     numbers. A handshake with 10000 bits takes a second, and the agent does nothing else in that second. So the client
     offers only the curve that every server of TLS 1.3 must have."""
-    if not _contexts:
-        import ssl
+    import ssl
 
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.set_ciphers(_CIPHERS)
-        context.set_ecdh_curve(_CURVE)
-        _contexts.append(context)
-    return _contexts[0]
-
-
-_contexts: list["ssl.SSLContext"] = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_ciphers(_CIPHERS)
+    context.set_ecdh_curve(_CURVE)
+    return context
 
 
 def _no_port(port: int | str) -> Answer:

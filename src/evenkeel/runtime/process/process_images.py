@@ -11,6 +11,7 @@ import threading
 from typing import IO
 
 from evenkeel.api.pod import Pod
+from evenkeel.errors import reason
 from evenkeel.host.files import raise_shortage
 from evenkeel.runtime.images.references import HOST, is_relative
 from evenkeel.runtime.network_files import ETC
@@ -77,7 +78,7 @@ class Images:
             with lock:
                 return self._ready(image) or self._unpacked(image)
         except (OSError, ValueError) as error:
-            raise ImageRefused(f"image {image} cannot be used: {_why(error)}") from None
+            raise ImageRefused(f"image {image} cannot be used: {reason(error)}") from None
 
     def is_ready(self, image: str) -> bool:
         """Returns whether `directory` would answer at once, without a thread."""
@@ -158,10 +159,6 @@ class Images:
 def _identity(image: str, status: os.stat_result) -> tuple[object, ...]:
     """Identifies a file and its present content. After a change of content the result is different."""
     return (image, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _why(error: Exception) -> str:
-    return ((isinstance(error, OSError) and error.strerror) or str(error)).lower()
 
 
 def layers_of(pod: Pod, paths: StatePaths) -> tuple[tuple[str, str], ...]:
