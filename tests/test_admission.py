@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import Totals, add_to
+from evenkeel.api.resources import Totals, add_to
 from evenkeel.policy.admission import admit, requested
 from tests.strategies import amounts, asks, container, node, pod, valid_pods
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from evenkeel.api.decode import Findings, decode
 from evenkeel.api.encode import encode
-from evenkeel.api.pod import Pod, Totals, add_to
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import Totals, add_to
 from evenkeel.journal.records import PodRecord
 from evenkeel.journal.store import Journal
 from evenkeel.named_tuples import NamedTuple

@@ -1,4 +1,4 @@
-"""What a pod asks of the labels of its node: the types of `spec.affinity` that a node itself decides about."""
+"""Node affinity: the labels that a pod requires of its node, the part of `spec.affinity` that a node decides about."""
 
 from evenkeel.named_tuples import NamedTuple
 

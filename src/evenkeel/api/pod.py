@@ -13,11 +13,10 @@ from evenkeel.api.container import (
     WindowsSecurityContextOptions,
 )
 from evenkeel.api.node_affinity import Affinity
-from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements
+from evenkeel.api.resources import NO_RESOURCES, ResourceList, ResourceRequirements, Totals, add_to, raise_to
 from evenkeel.api.scalars import Int32
 from evenkeel.api.volume_types import Volume
 from evenkeel.named_tuples import NamedTuple
-from evenkeel.quantity import Quantity
 
 
 class PodCondition(NamedTuple):
@@ -310,9 +309,6 @@ class PodTemplateSpec(NamedTuple):
     spec: PodSpec = PodSpec()
 
 
-Totals = dict[str, Quantity]
-
-
 def aggregate(spec: PodSpec, resources_of: Callable[[Container], ResourceList]) -> Totals:
     """The total of `resources_of` over the containers of the pod."""
     total: Totals = {}
@@ -340,14 +336,3 @@ def container_requests(spec: PodSpec) -> Totals:
 
 def container_limits(spec: PodSpec) -> Totals:
     return aggregate(spec, lambda container: container.resources.limits)
-
-
-def add_to(total: Totals, more: ResourceList) -> None:
-    for name, amount in more.items():
-        total[name] = total[name] + amount if name in total else amount
-
-
-def raise_to(total: Totals, other: ResourceList) -> None:
-    for name, amount in other.items():
-        if name not in total or amount > total[name]:
-            total[name] = amount

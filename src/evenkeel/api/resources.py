@@ -1,4 +1,4 @@
-"""Requests and limits, and the names of resources."""
+"""Requests and limits, their totals, and the names of resources."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,6 +15,7 @@ PID = "pid"
 HUGEPAGES_PREFIX = "hugepages-"
 
 ResourceList = Mapping[str, Quantity]
+Totals = dict[str, Quantity]
 
 NO_RESOURCES: ResourceList = MappingProxyType({})
 
@@ -49,3 +50,14 @@ def hugepage_bytes(name: str) -> int:
 def is_pod_level(name: str) -> bool:
     """Whether Kubernetes allows the resource `name` at pod level."""
     return name in (CPU, MEMORY) or is_hugepages(name)
+
+
+def add_to(total: Totals, more: ResourceList) -> None:
+    for name, amount in more.items():
+        total[name] = total[name] + amount if name in total else amount
+
+
+def raise_to(total: Totals, other: ResourceList) -> None:
+    for name, amount in other.items():
+        if name not in total or amount > total[name]:
+            total[name] = amount

@@ -1,6 +1,6 @@
 """Services: names under which pods of this node find each other.
 
-No address of its own stands for a Service here, and no port is translated: its name leads to the addresses of its pods.
+A Service has no address of its own here, and no port is translated: its name leads to the addresses of its pods.
 A Service that asks for more is taken with a note, or refused if its name would lead nowhere.
 """
 

@@ -1,6 +1,6 @@
 """Commands, flags and kinds of kubectl that are not here, each with what to use in its place.
 
-It is read only when the command line cannot be. So it costs nothing otherwise.
+This module is imported only when a command line cannot be parsed, so that others do not pay for it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""At the streams of a pod that `evenkeel run` has made, from its start to its exit code.
+"""The session of `evenkeel run`: the streams of the pod that it has made, from the start to the exit code.
 
 Output comes from the log, which has every byte since the start and outlives a restart of the agent. Standard input goes
 to the container itself. With a terminal, output comes from the container too: a log has whole lines, and a prompt is

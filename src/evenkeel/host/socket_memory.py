@@ -1,9 +1,9 @@
-"""What waits in the queues of sockets and is charged to no cgroup.
+"""Memory in the queues of sockets, as far as it is charged to no cgroup.
 
-The kernel charges the queues of netlink sockets to nobody. It lists them, for each network namespace, in
-`/proc/PID/net/netlink`. Whose they are is found by the inodes of the sockets that processes have open. Buffers of TCP
-and UDP are charged to memory on cgroup v2. On v1 a counter beside memory has them, but only of sockets that were made
-after somebody has written to its limit.
+The kernel charges the queues of netlink sockets to no cgroup. It lists them, for each network namespace, in
+`/proc/PID/net/netlink`. A process holds a queue if it has the inode of its socket open. Buffers of TCP and UDP are
+charged to memory on cgroup v2. On v1 a counter beside memory has them, but only of sockets that were made after a limit
+was written to it.
 """
 
 import os

@@ -4,8 +4,8 @@ the node must not be under a pressure that refuses the pod."""
 from collections.abc import Collection, Iterable, Mapping
 
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import Pod, Totals, add_to
-from evenkeel.api.resources import PODS, ResourceList
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import PODS, ResourceList, Totals, add_to
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.amounts import resource_text
 from evenkeel.policy.pod_resources import pod_requests

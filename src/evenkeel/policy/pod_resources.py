@@ -7,8 +7,8 @@
 from collections.abc import Mapping
 
 from evenkeel.api.container import Container
-from evenkeel.api.pod import ContainerStatus, Pod, Totals, add_to, aggregate, raise_to
-from evenkeel.api.resources import NO_RESOURCES, ResourceList, is_pod_level
+from evenkeel.api.pod import ContainerStatus, Pod, aggregate
+from evenkeel.api.resources import NO_RESOURCES, ResourceList, Totals, add_to, is_pod_level, raise_to
 from evenkeel.quantity import ZERO, Quantity
 
 RESIZE_PENDING, RESIZE_IN_PROGRESS = "PodResizePending", "PodResizeInProgress"  # conditions

@@ -7,8 +7,8 @@ if all other pods end, then the fewest Burstable pods, then the fewest BestEffor
 from collections.abc import Iterable, Mapping, Sequence
 
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import Pod, Totals
-from evenkeel.api.resources import CPU, MEMORY, ResourceList
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import CPU, MEMORY, ResourceList, Totals
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.qos import QoSClass, is_critical, pod_class
 from evenkeel.quantity import ZERO, Quantity

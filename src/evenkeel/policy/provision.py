@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from evenkeel.api.config import Profile
-from evenkeel.api.pod import Pod, Totals
+from evenkeel.api.pod import Pod
+from evenkeel.api.resources import Totals
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.pod_resources import pod_requests
 from evenkeel.policy.qos import QoSClass, pod_class

@@ -1,8 +1,8 @@
 """A memory limit also holds for what waits in the queues of sockets, where the kernel does not charge it.
 
-The kernel would not let a container hold more than its limit if it charged these queues. It would first take back all
-file cache. So only memory counts that it could not take back. What is above the limit then has to be ended by us: the
-container, as the kernel's OOM killer would do, and its restart policy decides what follows.
+If the kernel charged these queues, it would first reclaim the container's file cache, and then kill the container at
+its limit. So file cache does not count here. A container above its limit is killed by the agent, in place of the
+kernel's OOM killer, and its restart policy decides what follows.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Counts memory in queues of sockets for the pods that hold it, where the kernel charges it to nobody.
+"""Counts memory in queues of sockets for the pods that hold it, where the kernel charges it to no cgroup.
 
 A pod could take the memory of a whole machine that way, and others would be evicted for it. So the memory watch adds it
 to the pod's memory, and a limit holds for the sum (`policy.socket_queues`). A node whose kernel memory does not grow

@@ -1,4 +1,4 @@
-"""Reads which pods hold memory in queues of sockets that the kernel charges to nobody, and what they hold beside it.
+"""Reads which pods hold memory in queues of sockets that no cgroup is charged for, and what they hold beside it.
 
 The tables of sockets are read first: one for each network namespace. Only if all queues together are large, the open
 files of pods are looked at. That is expensive, and a pod can make it more so: the caller has to leave pauses.

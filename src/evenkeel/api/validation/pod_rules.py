@@ -1,4 +1,5 @@
-"""Rules for a whole pod, also for the names that it looks up (hostAliases, dnsPolicy and dnsConfig), and for nodes."""
+"""Rules for a whole pod: also for the names that it looks up (hostAliases, dnsPolicy and dnsConfig), and for its node
+affinity. And rules for nodes."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenkeel.api.config import Profile
 from evenkeel.api.node import Node, Taint
+from evenkeel.api.node_affinity import Affinity, NodeSelectorRequirement
 from evenkeel.api.pod import ObjectMeta, Pod, PodDNSConfig, PodSpec, Toleration
 from evenkeel.api.problems import (
     Problems,
@@ -17,7 +19,6 @@ from evenkeel.api.problems import (
     too_long,
     unusable,
 )
-from evenkeel.api.validation.affinity_rules import node_affinity_problems
 from evenkeel.api.validation.container_rules import RESTART_POLICIES, container_problems
 from evenkeel.api.validation.name_rules import (
     dns_label,
@@ -41,6 +42,8 @@ _LONGEST_ANNOTATIONS_BYTES = 256 * 1024
 _MIRROR = "kubernetes.io/config.mirror"
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _COST = re.compile(r"0|(?:[1-9]|-[0-9])[0-9]{0,20}", re.ASCII).fullmatch
+_AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+_LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _MOST_NAMESERVERS, _MOST_SEARCHES, _LONGEST_SEARCHES = 3, 32, 2048
@@ -143,7 +146,7 @@ def _spec(spec: PodSpec, profile: Profile) -> Problems:
     if spec.subdomain:
         yield from _name("spec.subdomain", spec.subdomain, dns_label)
     if spec.affinity is not None:
-        yield from node_affinity_problems(spec.affinity)
+        yield from affinity_problems(spec.affinity)
     yield from network_problems(spec)
     yield from pod_security(spec)
     for index, toleration in enumerate(spec.tolerations):
@@ -269,3 +272,35 @@ def address_of(text: str) -> "IPv4Address | IPv6Address | None":
 
 def _is_mapped(address: "IPv4Address | IPv6Address") -> bool:
     return address.version == 6 and address.ipv4_mapped is not None
+
+
+def affinity_problems(affinity: Affinity) -> Problems:
+    selector = affinity.required
+    if selector is None:
+        return
+    if not selector.node_selector_terms:
+        yield required(_AFFINITY, "write at least one term, or leave the affinity out")
+    for number, term in enumerate(selector.node_selector_terms):
+        for index, one in enumerate(term.match_expressions):
+            yield from _label_requirement(one, f"{_AFFINITY}[{number}].matchExpressions[{index}]")
+        for index, one in enumerate(term.match_fields):
+            path = f"{_AFFINITY}[{number}].matchFields[{index}]"
+            if one.key != "metadata.name":
+                yield not_supported(f"{path}.key", one.key, ("metadata.name",))
+            if one.operator not in ("In", "NotIn"):
+                yield not_supported(f"{path}.operator", one.operator, ("In", "NotIn"))
+            elif len(one.values) != 1:
+                yield invalid(f"{path}.values", f"must be one name, not {len(one.values)}")
+
+
+def _label_requirement(one: NodeSelectorRequirement, path: str) -> Problems:
+    if not one.key:
+        yield required(f"{path}.key", "write the label to compare")
+    if one.operator not in _LABEL_OPERATORS:
+        yield not_supported(f"{path}.operator", one.operator, _LABEL_OPERATORS)
+    elif one.operator in ("In", "NotIn") and not one.values:
+        yield required(f"{path}.values", f"{one.operator} needs values to compare with")
+    elif one.operator in ("Exists", "DoesNotExist") and one.values:
+        yield invalid(f"{path}.values", f"{one.operator} takes no values")
+    elif one.operator in ("Gt", "Lt") and len(one.values) != 1:
+        yield invalid(f"{path}.values", f"{one.operator} takes one number, not {len(one.values)} values")

@@ -6,17 +6,21 @@ The watch greets every client with `hello`, then repeats the reports that no age
 | --- | --- | --- |
 | `settings` | thresholds, settings, cpus, state | what to watch for; `state` is used only by a watch that has none |
 | `targets` | targets, texts | replaces all targets; a pod's text is sent once, under a key of the agent's |
-| `queues` | bytes | by UID: what pods have in queues of sockets and no cgroup has; others have none |
+| `queues` | bytes | by UID: memory of pods in queues of sockets that no cgroup is charged for; other pods have none |
 | `emptied` | uid | the pod's volumes in memory are empty |
 | `heard` | number | all reports up to this number are in the journal |
 | `taken` | uid | the eviction of this pod is in the journal: its intent is removed |
 | `ping` | | is answered with `pong` |
 | `end` | | releases all pods, and ends |
 
-| watch says `event` | with | means | | --- | --- | --- | | `hello` | protocol, version, pid, throttled | the first
-message | | `texts` | texts | pods of reports that this client has not sent itself | | `found` | uid, message, at | an
-intent on disk for which there is no report | | `report` | number, kind, and its fields | see `watch_listener.Outbox` |
-| `ready` | | all earlier reports have been sent | | `busy` | | another watch has this state directory; this one ends |
+| watch says `event` | with | means |
+| --- | --- | --- |
+| `hello` | protocol, version, pid, throttled | the first message |
+| `texts` | texts | pods of reports that this client has not sent itself |
+| `found` | uid, message, at | an intent on disk for which there is no report |
+| `report` | number, kind, and its fields | see `watch_listener.Outbox` |
+| `ready` | | all earlier reports have been sent |
+| `busy` | | another watch has this state directory; this one ends |
 | `pong` | | the answer to `ping` |
 
 `hello`, `busy` and `end` stay the same in all protocols, so that agents of any version can replace any watch.

@@ -1,6 +1,6 @@
 """Images that are paths relative to their manifest. Pure.
 
-What reads manifests needs this and nothing else of the room `process`.
+Code that reads manifests needs this, and nothing else of the room `process`.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""The forms of kubelet's WebSockets before version 5, and sessions over them: a message is one of a channel, in bytes
-or in base64.
+"""kubelet's WebSocket protocols before version 5, and sessions over them. Old clients of the API server use them, and
+the API server passes them on to the node.
 
-With base64 it is text: the channel as a digit, and the data encoded. Clients of the API server that speak these are
-handed on to the node as they are. Before version 4 the end of a session is the words of a failure, or nothing; with it,
-it is a `Status`.
+A message belongs to one channel. It is bytes, or text: the channel as a digit, then the data in base64. In version 4 a
+session ends with a `Status`. Before, it ends with the text of a failure, or with nothing.
 """
 
 import base64

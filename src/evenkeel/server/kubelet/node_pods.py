@@ -1,9 +1,9 @@
 """The pods of this machine by the names that they have in the cluster.
 
 A pod that was applied on this machine itself has a mirror in the cluster, whose name is the pod's with the node's name
-appended. By its own name it is not found: a pod of the cluster may have the same name, wait here until it is free, and
-belong to another user. By its mirror's name it is found only while the API server has that mirror: a pod of the cluster
-may have that name as well."""
+appended. Clients find it by the mirror's name, and only while the API server has that mirror: a pod of the cluster may
+have that name as well. They do not find it by its own name: a pod of the cluster with this name may wait here until the
+name is free, and belong to another user."""
 
 from collections.abc import Callable
 

@@ -2,7 +2,7 @@
 each connection to a port of the pod.
 
 With SPDY a client opens a pair of streams for each connection. The stream `data` has the bytes of both directions, the
-stream `error` what went wrong. A pair has the number of its request in common. Each pair has a task and a few buffers
+stream `error` what went wrong. Both streams of a pair name the same request. Each pair has a task and a few buffers
 of its own.
 
 With a WebSocket, in the form of kubelet before SPDY was tunnelled, the ports are in the address. The nth port has the
