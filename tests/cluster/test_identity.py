@@ -132,7 +132,10 @@ def test_a_machine_joins_with_a_token_and_is_a_node(
 @pytest.mark.parametrize(
     ("flags", "reported"),
     [
-        (("--ca-cert-hash", f"sha256:{'0' * 64}"), "this is another cluster, or somebody is between"),
+        (
+            ("--ca-cert-hash", f"sha256:{'0' * 64}"),
+            "this is another cluster, or the connection is intercepted",
+        ),
         (("--ca-cert-hash", "sha256:0"), "is no hash; write sha256: and 64 hexadecimal digits"),
     ],
 )

@@ -93,7 +93,7 @@ class WorkloadController(PodObserver):
             due = self._desired.take_due()  # Jobs that a CronJob has made, and a CronJob whose Job has ended
 
     def clock_moved(self, seconds: float) -> None:
-        """The machine's clock was set forward by so many seconds, or back. The next `follow` moves the times."""
+        """The machine's clock was set forward by this many seconds, or back. The next `follow` moves the times."""
         self._moved_seconds += seconds
 
     def _follow_clock(self) -> None:

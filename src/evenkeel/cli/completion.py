@@ -101,7 +101,7 @@ _KINDS = {"bash": "_evenkeel_kinds", "zsh": f"({_KIND_WORDS})", "tcsh": f"({_KIN
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh", CONTAINERS))
-    parser.add_argument("pods", nargs="?", metavar="POD", default="", help=f"for {CONTAINERS}: whose names")
+    parser.add_argument("pods", nargs="?", metavar="POD", default="", help=f"for {CONTAINERS}: the pod")
     add_namespace_flag(parser)
     add_state_flag(parser)
 

@@ -220,7 +220,7 @@ FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     "shutdown_grace_period": (
         Duration.parse,
         "TIME",
-        "what the cluster's pods have to end with --stop-pods (0: each its own grace period)",
+        "how long the cluster's pods have to end with --stop-pods (0: each its own grace period)",
     ),
     "shutdown_grace_period_critical_pods": (
         Duration.parse,
@@ -246,10 +246,14 @@ FLAGS: Mapping[str, tuple[Callable[[str], object], str, str]] = {
     "image_gc_high_threshold_percent": (
         _integer,
         "PERCENT",
-        "unused images are removed when the disk is so full; 100 is never (85)",
+        "unused images are removed when the disk is this full; 100 is never (85)",
     ),
-    "image_gc_low_threshold_percent": (_integer, "PERCENT", "and until it is so full (80)"),
-    "image_minimum_gc_age": (Duration.parse, "TIME", "an unused image stays for so long (2m)"),
+    "image_gc_low_threshold_percent": (
+        _integer,
+        "PERCENT",
+        "they are removed until the disk is only this full (80)",
+    ),
+    "image_minimum_gc_age": (Duration.parse, "TIME", "an unused image stays for this long (2m)"),
     "image_maximum_gc_age": (
         Duration.parse,
         "TIME",

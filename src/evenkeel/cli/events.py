@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f", "-w", "--follow", "--watch", action="store_true", dest="follow", help="go on with new events"
     )
     parser.add_argument(
-        "--most", metavar="N", type=int, default=1000, help="at most so many, the latest (%(default)s)"
+        "--most", metavar="N", type=int, default=1000, help="at most this many, the latest (%(default)s)"
     )
     add_namespace_flag(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="the events of every namespace")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a snapshot, or - for standard input (default: the agent's node)",
     )
     parser.add_argument(
-        "--shortfall", metavar="AMOUNT", type=_amount, help="evict until so much is freed, such as 2Gi"
+        "--shortfall", metavar="AMOUNT", type=_amount, help="evict until this much is freed, such as 2Gi"
     )
     parser.add_argument(
         "--signal",

@@ -17,7 +17,7 @@ EXAMPLES = """examples:
                                                        a cluster that kubeadm has not made
 
 Then `evenkeel up --kubeconfig FILE`, with the file that it prints, makes this machine a node.
-A join that was interrupted is typed again.
+If a join is interrupted, run the same command again.
 """
 _TIMEOUT_SECONDS = 300.0
 

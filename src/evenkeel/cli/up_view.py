@@ -139,8 +139,8 @@ class Table:
         self._drawn = len(lines)
 
     def _lines(self, most: int) -> list[str]:
-        """At most so many lines. If not all pods fit, the first ones are shown. The last events have up to half of the
-        lines."""
+        """Returns at most `most` lines. If not all pods fit, the first ones are shown. The last events have up to half
+        of the lines."""
         usage = self._front.usage()
         before = self._last
         # Over a shorter time the CPU use is mostly noise.

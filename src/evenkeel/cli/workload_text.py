@@ -12,7 +12,7 @@ from evenkeel.cli.pod_text import summary
 
 Json = dict[str, Any]
 Columns = tuple[tuple[str, Callable[[Json], str]], ...]
-_EVENTS = 1000  # so many of the latest are searched for those of a workload
+_EVENTS = 1000  # this many of the latest are searched for those of a workload
 
 
 def workload_listing(kind: str) -> Listing:

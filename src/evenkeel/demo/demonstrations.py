@@ -11,7 +11,7 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.allocatable import NodeCapacity
 from evenkeel.policy.amounts import bytes_text
 
-# Allocates so many MiB, one at a time, and keeps them. It ends by itself if nothing else ends it.
+# Allocates this many MiB, one at a time, and keeps them. It ends by itself if nothing else ends it.
 _ALLOCATOR = """
 import sys, time
 mib, pause = int(sys.argv[1]), float(sys.argv[2])

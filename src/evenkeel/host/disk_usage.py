@@ -84,7 +84,7 @@ class Walk:
         return self._level is None
 
     def advance(self, entries: int) -> int:
-        """Counts at most so many entries; returns how many it was."""
+        """Counts at most this many entries. Returns how many it has counted."""
         counted = 0
         while self._level is not None and counted < entries:
             entry = self._level.next_entry()

@@ -89,7 +89,7 @@ async def discovered_authority(server: Kubeconfig, token: BootstrapToken, hash_:
         if not hmac.compare_digest(seen, hash_):
             raise EvenkeelError(
                 f"the certificate authority of {server.server} has the hash {seen}, not {hash_}: this is another"
-                " cluster, or somebody is between"
+                " cluster, or the connection is intercepted"
             )
     # A machine in the middle could have passed on the real `cluster-info`. So it is fetched again over a verified
     # connection.
@@ -99,7 +99,7 @@ async def discovered_authority(server: Kubeconfig, token: BootstrapToken, hash_:
     finally:
         await client.close()
     if verified(second, token) != kubeconfig:
-        raise EvenkeelError("cluster-info has changed meanwhile, or somebody is between: try again")
+        raise EvenkeelError("cluster-info has changed meanwhile, or the connection is intercepted: try again")
     return ca_pem
 
 
@@ -120,7 +120,8 @@ def verified(config_map: Json, token: BootstrapToken) -> str:
     right = _base64url(hmac.digest(token.secret.encode(), signed, "sha256"))
     if payload or not _is_hs256(head, token.id) or not hmac.compare_digest(mac.encode(), right.encode()):
         raise EvenkeelError(
-            f"cluster-info is not signed with the token {token.id}: the token is wrong, or somebody is between"
+            f"cluster-info is not signed with the token {token.id}: the token is wrong, or the connection is"
+            " intercepted"
         )
     return content
 

@@ -288,7 +288,7 @@ class Renewal:
     def _log_request(self, name: str) -> None:
         if self._certificate.is_serving:
             log.warning(
-                "cluster: %s is signed by the node itself, until somebody approves another:"
+                "cluster: %s is signed by the node itself, until an administrator approves another one:"
                 " kubectl certificate approve %s",
                 self._certificate.what,
                 name,

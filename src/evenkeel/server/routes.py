@@ -158,7 +158,7 @@ def _entries(here: Handlers) -> tuple[Entry, ...]:
             parameters=(
                 Parameter("pod", "only events of this pod: namespace/name"),
                 Parameter("follow", "send events as they happen", {"type": "string", "enum": list(FOLLOW)}),
-                Parameter("most", "at most so many, the latest", _COUNT),
+                Parameter("most", "at most this many, the latest", _COUNT),
             ),
             content=(LINES, EVENT_STREAM),
         ),

@@ -22,7 +22,7 @@ FLAGS = (*_TRUE, *_FALSE)
 
 
 class SessionPlaces:
-    """The sessions of one server, at most so many at a time."""
+    """The sessions of one server: a bounded number at a time."""
 
     def __init__(self) -> None:
         self._open = 0

@@ -237,8 +237,8 @@ def with_readiness(state: PodState, name: str, *, is_ready: bool, now: float) ->
 
 
 def clock_moved(state: PodState, seconds: float) -> PodState:
-    """The machine's clock was set forward by so many seconds, or back. The times that decisions compare with the clock
-    are moved by as much. So the remaining time of a back-off stays the same, and so does the age of a container."""
+    """The machine's clock was set forward by this many seconds, or back. The times that decisions compare with the
+    clock are moved by as much. So the remaining time of a back-off and the age of a container stay the same."""
     containers = {
         name: record._replace(
             started_at=_moved(record.started_at, seconds),

@@ -165,7 +165,7 @@ class Decision(NamedTuple):
 
 
 def clock_moved(progress: Progress, seconds: float) -> Progress:
-    """The machine's clock was set forward by so many seconds, or back: back-offs and deadlines are as far away as
+    """The machine's clock was set forward by this many seconds, or back: back-offs and deadlines are as far away as
     before. Schedules go by the clock, so those of a CronJob stay."""
 
     def moved(at: float) -> float:

@@ -260,7 +260,7 @@ class WatchProcess:
         elif todo == "end":
             self._is_ending = True
         else:
-            raise BadMessage(f"nobody knows how to do {str(todo)[:40]!r}")
+            raise BadMessage(f"the request {str(todo)[:40]!r} is unknown")
 
     def _take_settings(self, message: Message) -> None:
         given = settings_of(message)

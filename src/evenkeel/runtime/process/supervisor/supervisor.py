@@ -135,7 +135,7 @@ class Supervisor:
         elif todo == "forget":
             self._keeping.forget(key)
         else:
-            raise BadMessage(f"nobody knows how to do {str(todo)[:40]!r}")
+            raise BadMessage(f"the request {str(todo)[:40]!r} is unknown")
 
     def _execute(self, key: AttemptKey, message: Message, answer: Answer) -> None:
         command, seconds = words_of(message), message.get("seconds")
