@@ -11,40 +11,23 @@ import pytest
 
 from evenkeel.cgroup.driver import CgroupError
 from evenkeel.pressure.disk.brief_freeze import frozen
+from tests.models.freezer_file import FreezerFile
 
 # An agent that freezes a pod, and is killed then.
 FREEZES = """
 import signal, sys
 from evenkeel.pressure.disk.brief_freeze import frozen
-from tests.test_brief_freeze import Files
+from tests.models.freezer_file import FreezerFile
 
-with frozen(Files(sys.argv[1]), "/pod", print) as is_frozen:
+with frozen(FreezerFile(sys.argv[1]), "/pod", print) as is_frozen:
     print(is_frozen, flush=True)
     signal.pause()
 """
 
 
-class Files:
-    """In place of a driver."""
-
-    def __init__(self, directory: object, *, refuses: bool = False) -> None:
-        self._file = f"{directory}/cgroup.freeze"
-        self._refuses = refuses
-
-    def thaw_write(self, path: str) -> tuple[str, str]:
-        assert path == "/pod"
-        if self._refuses:
-            raise CgroupError("there is no freezer", path=path, reason="ENOENT")
-        return self._file, "0"
-
-    def send_freeze(self, path: str, *, frozen: bool) -> None:
-        assert path == "/pod"
-        Path(self._file).write_text(str(int(frozen)))
-
-
 def made(directory: Path, **options: bool) -> Any:
     (directory / "cgroup.freeze").write_text("0")
-    return Files(directory, **options)
+    return FreezerFile(directory, **options)
 
 
 def test_a_pod_is_frozen_until_it_is_left_also_by_an_error(tmp_path: Path):

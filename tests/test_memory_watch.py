@@ -53,7 +53,7 @@ class Watched:
 
     def crossed(self) -> None:
         """The kernel reports that levels were crossed."""
-        for descriptor in self.triggers._usage:
+        for descriptor in self.triggers._usage:  # noqa: SLF001 in place of the kernel
             os.eventfd_write(descriptor, 1)
         self.triggers.wait(0)
 

@@ -20,7 +20,7 @@ from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.runtime.images.references import is_of_registry
 from evenkeel.runtime.images.relative_images import with_absolute_images
 from evenkeel.runtime.paths import StatePaths
-from evenkeel.runtime.process import archives, process_images
+from evenkeel.runtime.process import archives
 from evenkeel.runtime.process.process_images import ImageRefused, Images, refusal
 from evenkeel.runtime.process.unpacking import Bounds
 
@@ -420,7 +420,7 @@ def test_what_is_no_file_is_no_image(place: Place) -> None:
 def test_unused_images_and_unfinished_ones_are_removed(place: Place) -> None:
     kept = place.unpacked(tar(entry("file", b"1")))
     place.unpacked(tar(entry("file", b"2")))
-    (place.state / "images" / f"{process_images._UNFINISHED}x").mkdir()  # noqa: SLF001
+    (place.state / "images" / ".unpacking-x").mkdir()
     place.images.remove_unused(frozenset({str(kept)}))
     assert list((place.state / "images").iterdir()) == [kept]
     assert place.unpacked(tar(entry("file", b"2"))).exists()

@@ -22,6 +22,7 @@ from tests.kernel.cgroups import hierarchies
 from tests.kernel.inside import NOBODY, inside, read, refused_with, write
 
 READ_ONLY = "EROFS"
+MS_REMOUNT = 0x20
 
 
 class Place:
@@ -114,8 +115,8 @@ def test_what_covers_the_agents_files_cannot_be_taken_away(place: Place) -> None
         state = str(place.state)
         return [
             refused_with(lambda: syscalls.umount(state, syscalls.MNT_DETACH)),
-            refused_with(lambda: syscalls.mount(None, state, flags=syscalls.MS_REMOUNT)),
-            refused_with(lambda: syscalls.mount(None, "/sys", flags=syscalls.MS_REMOUNT | syscalls.MS_BIND)),
+            refused_with(lambda: syscalls.mount(None, state, flags=MS_REMOUNT)),
+            refused_with(lambda: syscalls.mount(None, "/sys", flags=MS_REMOUNT | syscalls.MS_BIND)),
             refused_with(lambda: syscalls.mount("/", "/mnt", flags=syscalls.MS_BIND)),
             refused_with(lambda: syscalls.unshare(syscalls.CLONE_NEWNS)),
             refused_with(lambda: os.mknod("/dev/sda", stat.S_IFBLK, os.makedev(254, 0))),
