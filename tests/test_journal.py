@@ -79,7 +79,7 @@ def test_a_saved_pod_replaces_the_one_of_its_uid(journal):
     assert journal.pods() == (changed,)
 
 
-def test_a_removed_pod_is_gone_with_its_life_and_may_come_again(journal):
+def test_a_removed_pod_is_gone_with_its_state_and_may_come_again(journal):
     journal.save(named("a"))
     journal.remove("a")
     journal.remove("never there")
@@ -256,7 +256,7 @@ def test_events_survive_a_restart_and_numbers_go_on(path):
         assert journal.record_event(some_event("n")).number > first.number
 
 
-def test_a_repeated_happening_is_counted_if_it_comes_within_a_minute(journal):
+def test_a_repeated_event_is_counted_if_it_comes_within_a_minute(journal):
     first = journal.record_event(some_event("m", at=0.0))
     assert journal.record_event(some_event("n", at=1.0)).number != first.number
     assert journal.record_event(some_event("m", at=60.0)) == first._replace(at=60.0, times=2)
@@ -309,7 +309,7 @@ def test_a_noisy_pod_takes_the_history_of_no_other_one_away(journal, monkeypatch
     assert kept[-1].message == "1999"
 
 
-def test_a_happening_that_cannot_be_read_does_not_hide_the_others(journal, path):
+def test_an_event_that_cannot_be_read_does_not_hide_the_others(journal, path):
     journal.record_event(some_event("m", figures={"a": 1}))
     journal.record_event(some_event("n"))
     with closing(sqlite3.connect(path)) as other, other:

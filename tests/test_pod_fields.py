@@ -11,7 +11,7 @@ from evenkeel.api.encode import camel
 from evenkeel.api.known_fields_table import TYPES
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.pod import Pod
-from evenkeel.api.pod_fields import FIELDS, verdict_of
+from evenkeel.api.pod_fields import FIELDS, rule_of
 
 APP_ARMOR = "container.apparmor.security.beta.kubernetes.io"
 
@@ -35,11 +35,11 @@ def types_of_pods() -> dict[str, set[str]]:
 
 
 def rows(section: str) -> dict[str, str]:
-    """The fields of a section of the page, each with its verdict."""
+    """The fields of a section of the page, each with what becomes of it."""
     text = DOCUMENT.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return {
-        field: verdict
-        for fields, verdict in re.findall(
+        field: rule
+        for fields, rule in re.findall(
             r"^\| (`[^|]*`) \| (honoured|refused|no meaning)\b", text, re.MULTILINE
         )
         for field in re.findall(r"`([^`]+)`", fields)
@@ -53,14 +53,14 @@ def expected(kind: str) -> dict[str, str]:
         if field in ours:
             found[field] = HONOURED
         else:
-            verdict = verdict_of(f"V1{kind}", field)
-            assert verdict is not None, f"{kind}.{field} has no verdict"
-            found[field] = REFUSED if verdict.refusal else NO_MEANING
+            rule = rule_of(f"V1{kind}", field)
+            assert rule is not None, f"{kind}.{field} has no rule"
+            found[field] = REFUSED if rule.refusal else NO_MEANING
     return found
 
 
 @pytest.mark.parametrize("kind", ["PodSpec", "Container"])
-def test_the_page_has_every_field_and_its_verdict(kind):
+def test_the_page_has_every_field_and_its_rule(kind):
     assert rows(kind) == expected(kind)
 
 
@@ -70,20 +70,20 @@ def test_the_page_has_what_is_not_honoured_inside_of_them():
         kind = kubernetes_type.removeprefix("V1")
         if kind in ("Pod", "PodSpec", "Container"):
             continue
-        for field, verdict in fields.items():
-            assert listed.pop(f"{kind}.{field}", None) == (REFUSED if verdict.refusal else NO_MEANING), (
+        for field, rule in fields.items():
+            assert listed.pop(f"{kind}.{field}", None) == (REFUSED if rule.refusal else NO_MEANING), (
                 kind,
                 field,
             )
     assert not listed, "the page has fields that the table does not have"
 
 
-def test_no_field_of_a_pod_is_without_a_verdict():
+def test_no_field_of_a_pod_is_without_a_rule():
     lacking = [
         f"{name}.{field}"
         for name, ours in types_of_pods().items()
         for field in known_fields.fields_of(name)
-        if field not in ours and verdict_of(name, field) is None
+        if field not in ours and rule_of(name, field) is None
     ]
     assert not lacking
     unneeded = [

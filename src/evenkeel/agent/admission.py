@@ -39,7 +39,7 @@ class Preemption(NamedTuple):
     critical: Pod
 
 
-class Verdicts(NamedTuple):
+class AdmissionResult(NamedTuple):
     """A critical pod that waits for the end of others is neither admitted nor refused."""
 
     admitted: tuple[tuple[PodRecord, str], ...]  # each with the warning of `shared_port`
@@ -69,7 +69,7 @@ class Admission:
 
     def judge(
         self, every: Iterable[PodRecord], conditions: Collection[str] = (), most: int | None = None
-    ) -> Verdicts:
+    ) -> AdmissionResult:
         """Judges waiting pods, until `most` are admitted. An admitted pod's requests reduce the room for later pods.
         Critical pods come first, for their room must not be taken by others."""
         waiting: list[PodRecord] = []
@@ -118,7 +118,7 @@ class Admission:
             add_to(used, self._requested(record.pod))
             take_ports(record.pod, ports)
         is_last = len(admitted) + len(refused) + len(for_room) == len(waiting)
-        return Verdicts(tuple(admitted), tuple(refused), is_last, tuple(preemptions), tuple(for_room))
+        return AdmissionResult(tuple(admitted), tuple(refused), is_last, tuple(preemptions), tuple(for_room))
 
     def _victims(
         self, pod: Pod, refusal: Refusal, running: Sequence[PodRecord], used: Totals, ending: Totals

@@ -204,10 +204,10 @@ class PodLoop:
             return
         for observer in self._observers:
             observer.room()
-        verdicts = self._admission.judge(self._pod_store, self._conditions.current, _MOST_ADMITTED)
-        if not verdicts.is_last:
+        result = self._admission.judge(self._pod_store, self._conditions.current, _MOST_ADMITTED)
+        if not result.is_last:
             self._steps.room_appeared()
-        self._updates.judged(verdicts, now)
+        self._updates.judged(result, now)
 
     def _decide(self, record: PodRecord, now: float) -> None:
         uid = record.uid

@@ -6,9 +6,9 @@ This module does not act on containers. It changes a record in memory and reques
 import asyncio
 from collections.abc import Callable
 
-from evenkeel.agent.admission import Verdicts
+from evenkeel.agent.admission import AdmissionResult
 from evenkeel.agent.event_recorder import EventRecorder
-from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, Verdict
+from evenkeel.agent.node.oom_kills import NOT_KNOWN, OomKills, OomVerdict
 from evenkeel.agent.pod_store import PodStore
 from evenkeel.agent.pod_worker import POST_START_FAILED, PodWorker
 from evenkeel.agent.step_requests import (
@@ -67,17 +67,17 @@ class PodUpdates:
         self._ended: list[Attempt] = []
         self._waiting: set[str] = set()  # UIDs of critical pods whose wait for room is recorded
 
-    def judged(self, verdicts: Verdicts, now: float) -> None:
+    def judged(self, result: AdmissionResult, now: float) -> None:
         """Pods are admitted, refused, wait for room, or have to end."""
-        for record, shared_port in verdicts.admitted:
+        for record, shared_port in result.admitted:
             self._admitted(record, shared_port, now)
-        for victim, critical in verdicts.preemptions:
+        for victim, critical in result.preemptions:
             self._preempted(victim, critical, now)
-        for record, message in verdicts.waiting:
+        for record, message in result.waiting:
             self._waits(record, message)
-        if verdicts.is_last:
-            self._waiting = {record.uid for record, _ in verdicts.waiting}
-        for record, refusal in verdicts.refused:
+        if result.is_last:
+            self._waiting = {record.uid for record, _ in result.waiting}
+        for record, refusal in result.refused:
             self._refused(record, refusal, now)
 
     def _admitted(self, record: PodRecord, shared_port: str, now: float) -> None:
@@ -228,20 +228,20 @@ class PodUpdates:
         name = attempt.container
         was_asked = bool(record.state.container(name).stopping)
         verdict = self._oom_kills.verdict(record, attempt, exit_, self._clock())
-        if verdict is Verdict.WAIT:
+        if verdict is OomVerdict.WAIT:
             return
         self._ended.append(attempt)
-        is_oom_killed = verdict is Verdict.KILLED
+        is_oom_killed = verdict is OomVerdict.KILLED
         state = changes.ended(
             record.pod,
             record.state,
             name,
             exit_code=exit_.exit_code,
             signal=exit_.signal,
-            message=exit_.message if verdict is not Verdict.UNKNOWN else NOT_KNOWN,
+            message=exit_.message if verdict is not OomVerdict.UNKNOWN else NOT_KNOWN,
             started_at=exit_.started_at,
             finished_at=exit_.finished_at,
-            is_known=exit_.is_known and verdict is not Verdict.UNKNOWN,
+            is_known=exit_.is_known and verdict is not OomVerdict.UNKNOWN,
             is_oom_killed=is_oom_killed,
             settings=self._settings,
         )

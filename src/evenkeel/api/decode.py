@@ -280,10 +280,10 @@ def _unknown(cls: type, name: str, value: object, path: str, findings: Findings)
 def _not_ours(kubernetes_type: str, name: str, value: object, path: str, findings: Findings) -> None:
     from evenkeel.api import pod_fields
 
-    verdict = pod_fields.verdict_of(kubernetes_type, name)
-    if verdict is None:
+    rule = pod_fields.rule_of(kubernetes_type, name)
+    if rule is None:
         findings.not_honoured.append(path)
-    elif refusal := pod_fields.refusal(verdict, value):
+    elif refusal := pod_fields.refusal(rule, value):
         what = "" if isinstance(value, list | Mapping) else f"{seen(value)} "
         findings.refused.append(Problem(path, f"{what}is not supported here: {refusal}", NODE_RULE))
 

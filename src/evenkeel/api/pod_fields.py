@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from evenkeel.named_tuples import NamedTuple
 
 
-class Verdict(NamedTuple):
+class FieldRule(NamedTuple):
     """`refusal` is empty for a field without meaning. `harmless` values ask for something that holds anyway."""
 
     refusal: str = ""
     harmless: tuple[object, ...] = ()
 
 
-NO_MEANING = Verdict()
-_STORAGE = Verdict(
+NO_MEANING = FieldRule()
+_STORAGE = FieldRule(
     "it is storage of a cluster or of a cloud; write persistentVolumeClaim, which gets a directory of this machine, "
     "or hostPath"
 )
 CLUSTER_ONLY = "it comes from a cluster, and this node is in none; write a secret or configMap source"
-_CLUSTER = Verdict(CLUSTER_ONLY)
-_USER = Verdict("files belong to root here; write fsGroup in the pod's securityContext")
+_CLUSTER = FieldRule(CLUSTER_ONLY)
+_USER = FieldRule("files belong to root here; write fsGroup in the pod's securityContext")
 _STORAGES = (
     "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "fc", "flexVolume",
     "flocker", "gcePersistentDisk", "glusterfs", "iscsi", "nfs", "photonPersistentDisk", "portworxVolume",
@@ -33,7 +33,7 @@ _STORAGES = (
 # The node writes the status. A status in a manifest is not read.
 _STATUSES = frozenset(("V1PodStatus", "V1ContainerStatus"))
 
-FIELDS: Mapping[str, Mapping[str, Verdict]] = {
+FIELDS: Mapping[str, Mapping[str, FieldRule]] = {
     "V1Pod": dict.fromkeys(("apiVersion", "kind"), NO_MEANING),
     "V1ObjectMeta": dict.fromkeys(
         (
@@ -51,15 +51,15 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
             ),
             NO_MEANING,
         ),
-        "os": Verdict("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
-        "resourceClaims": Verdict("this node gives no devices to pods; leave it out"),
-        "schedulingGates": Verdict("no one here removes a gate, so the pod would never start; leave them out"),
-        "setHostnameAsFQDN": Verdict("a pod has no domain here; write hostname instead"),
+        "os": FieldRule("this node runs Linux; write linux, or leave it out", ({"name": "linux"},)),
+        "resourceClaims": FieldRule("this node gives no devices to pods; leave it out"),
+        "schedulingGates": FieldRule("no one here removes a gate, so the pod would never start; leave them out"),
+        "setHostnameAsFQDN": FieldRule("a pod has no domain here; write hostname instead"),
     },
     "V1Affinity": dict.fromkeys(("podAffinity", "podAntiAffinity"), NO_MEANING),
     "V1NodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": NO_MEANING},
     "V1Container": {
-        "volumeDevices": Verdict("containers get no block devices here; mount a volume instead"),
+        "volumeDevices": FieldRule("containers get no block devices here; mount a volume instead"),
     },
     # The API server lets no ephemeral container have them.
     "V1EphemeralContainer": dict.fromkeys(
@@ -67,24 +67,24 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
             "lifecycle", "livenessProbe", "ports", "readinessProbe", "resizePolicy", "resources",
             "restartPolicy", "restartPolicyRules", "startupProbe", "volumeDevices",
         ),
-        Verdict("an ephemeral container has none; leave it out"),
+        FieldRule("an ephemeral container has none; leave it out"),
     ),
-    "V1Lifecycle": {"stopSignal": Verdict("a container is stopped with SIGTERM; leave it out")},
-    "V1GRPCAction": {"mode": Verdict("the probe speaks gRPC without TLS; leave it out", ("Plaintext",))},
-    "V1HTTPGetAction": {"protocol": Verdict("requests are HTTP/1.1; leave it out", ("HTTP1", "HTTP/1.1"))},
-    "V1ResourceRequirements": {"claims": Verdict("this node gives no devices to pods; leave it out")},
+    "V1Lifecycle": {"stopSignal": FieldRule("a container is stopped with SIGTERM; leave it out")},
+    "V1GRPCAction": {"mode": FieldRule("the probe speaks gRPC without TLS; leave it out", ("Plaintext",))},
+    "V1HTTPGetAction": {"protocol": FieldRule("requests are HTTP/1.1; leave it out", ("HTTP1", "HTTP/1.1"))},
+    "V1ResourceRequirements": {"claims": FieldRule("this node gives no devices to pods; leave it out")},
     "V1PodSecurityContext": {"seLinuxChangePolicy": NO_MEANING},
     "V1Volume": {
         **dict.fromkeys(_STORAGES, _STORAGE),
-        "gitRepo": Verdict("nothing is cloned here; clone it in an init container to an emptyDir"),
-        "image": Verdict("an image cannot be mounted here; unpack it on this machine and write hostPath"),
+        "gitRepo": FieldRule("nothing is cloned here; clone it in an init container to an emptyDir"),
+        "image": FieldRule("an image cannot be mounted here; unpack it on this machine and write hostPath"),
     },
     "V1VolumeMount": {
-        "bindMountOptions": Verdict("leave it out"),
-        "recursiveReadOnly": Verdict("write Disabled, or readOnly: true alone", ("Disabled", "IfPossible")),
+        "bindMountOptions": FieldRule("leave it out"),
+        "recursiveReadOnly": FieldRule("write Disabled, or readOnly: true alone", ("Disabled", "IfPossible")),
     },
     "V1VolumeProjection": dict.fromkeys(("clusterTrustBundle", "podCertificate"), _CLUSTER),
-    "V1EmptyDirVolumeSource": {"mode": Verdict("every user may write to an emptyDir; leave it out")},
+    "V1EmptyDirVolumeSource": {"mode": FieldRule("every user may write to an emptyDir; leave it out")},
     "V1KeyToPath": {"user": _USER},
     "V1DownwardAPIVolumeFile": {"user": _USER},
     "V1ConfigMapVolumeSource": {"defaultUser": _USER},
@@ -95,15 +95,15 @@ FIELDS: Mapping[str, Mapping[str, Verdict]] = {
 }  # fmt: skip
 
 
-def verdict_of(kubernetes_type: str, field: str) -> Verdict | None:
-    """The verdict about a field; None if the table does not know it: it belongs to no pod."""
+def rule_of(kubernetes_type: str, field: str) -> FieldRule | None:
+    """The rule for a field; None if the table does not know it: it belongs to no pod."""
     if kubernetes_type in _STATUSES:
         return NO_MEANING
     return FIELDS.get(kubernetes_type, {}).get(field)
 
 
-def refusal(verdict: Verdict, value: object) -> str:
+def refusal(rule: FieldRule, value: object) -> str:
     """Why the value is refused; empty if it is not. An empty or false value asks for nothing."""
-    if not value or value in verdict.harmless:
+    if not value or value in rule.harmless:
         return ""
-    return verdict.refusal
+    return rule.refusal

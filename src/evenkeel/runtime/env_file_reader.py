@@ -65,7 +65,7 @@ def _content(directory: str, path: str) -> bytes | None:
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):
             return None
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a lease on the file makes nobody wait
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # it waits for no lease on the file
         with open(os.open(f"/proc/self/fd/{found}", flags), "rb") as file:
             return file.read(_MOST_BYTES + 1)
     finally:

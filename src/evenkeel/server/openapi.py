@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 def description(entries: tuple[Entry, ...], version: str) -> Schema:
-    from evenkeel.server.schemas import SCHEMAS  # only who asks for the description needs them
+    from evenkeel.server.schemas import SCHEMAS  # only a client that asks for the description needs them
 
     paths: dict[str, dict[str, Schema]] = {}
     for entry in entries:

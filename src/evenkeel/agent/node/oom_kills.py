@@ -46,7 +46,7 @@ _LATE_SECONDS = 1.0  # a runtime names a container's cgroup only after the conta
 _Value = TypeVar("_Value")
 
 
-class Verdict(Enum):
+class OomVerdict(Enum):
     KILLED = "killed"
     NOT_KILLED = "not killed"
     WAIT = "wait"  # ask again after the next report, or at `wake_at`
@@ -90,18 +90,18 @@ class OomKills:
         """The kernel has counted or logged an OOM kill of this attempt."""
         _remember(self._seen, attempt, None)
 
-    def verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit, now: float) -> Verdict:
+    def verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit, now: float) -> OomVerdict:
         """The verdict on an ended attempt that is the container's last."""
         found = self._verdict(record, attempt, exit_)
-        if found is Verdict.WAIT:
+        if found is OomVerdict.WAIT:
             since = self._waiting.setdefault(attempt, _Waiting(exit_, now + WAIT_SECONDS))
             if now < since.until:
                 return found
-            found = Verdict.UNKNOWN
+            found = OomVerdict.UNKNOWN
         self._waiting.pop(attempt, None)
         return found
 
-    def _verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit) -> Verdict:
+    def _verdict(self, record: PodRecord, attempt: Attempt, exit_: Exit) -> OomVerdict:
         was_asked = bool(record.state.container(attempt.container).stopping)
         if exit_.oom_kills is not None:  # the count of a cgroup that had no other attempt
             is_counted: bool | None = exit_.oom_kills > 0
@@ -110,14 +110,14 @@ class OomKills:
         # On v1, if a cgroup ran out of memory, a runtime reports an OOM kill for every container below it, even for the
         # containers that survived.
         if is_counted or attempt in self._seen or (exit_.is_oom_killed and not was_asked):
-            return Verdict.KILLED
+            return OomVerdict.KILLED
         is_ours = was_asked or record.state.verdict is not None
         if is_counted is not None or is_ours or exit_.signal != SIGKILL or not exit_.is_known:
-            return Verdict.NOT_KILLED
+            return OomVerdict.NOT_KILLED
         before, after = self._machine_count_before.get(attempt), self._machine_count()
         if before is not None and before == after:
-            return Verdict.NOT_KILLED  # no process on the machine was OOM-killed meanwhile
-        return Verdict.WAIT
+            return OomVerdict.NOT_KILLED  # no process on the machine was OOM-killed meanwhile
+        return OomVerdict.WAIT
 
     def waiting(self, attempt: Attempt) -> Exit | None:
         """The exit of an attempt that waits for its verdict; None if it does not wait."""
