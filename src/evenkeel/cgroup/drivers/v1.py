@@ -1,7 +1,7 @@
 """The driver for cgroup v1: a hierarchy for each controller, or for several that are mounted together.
 
 A cgroup is a directory in each of them. On hybrid hosts it is in the unified hierarchy too, which has no controllers
-there, but pressure figures and cgroup.kill.
+there, but pressure figures and cgroup.kill. `cgroup.kernel_files` has the files and their values.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The driver for cgroup v2: one hierarchy, in which each cgroup enables controllers for its children.
 
 A cgroup with enabled controllers may hold no processes itself, except the root. So only the leaves of the tree hold
-processes: containers and the infrastructure of pods.
+processes: containers and the infrastructure of pods. `cgroup.kernel_files` has the files and their values.
 """
 
 import errno

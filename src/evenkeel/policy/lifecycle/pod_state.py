@@ -100,7 +100,8 @@ class PodState(NamedTuple):
     accepted_at: float = 0.0  # when it was admitted; status.startTime
     # By name, init containers included: no two containers of a pod have the same name.
     containers: Mapping[str, ContainerRecord] = MappingProxyType({})
-    verdict: TerminalStatus | None = None  # containers may still run and be stopped
+    # Containers may still run and be stopped. Journals have it under this name, so the field keeps it.
+    verdict: TerminalStatus | None = None
     deleted_at: float | None = None  # when its deletion was asked for
     deletion_grace_seconds: float | None = None  # None: the grace period of the pod
 
