@@ -1,14 +1,19 @@
 """The agent's link to the supervisor: what becomes of requests while a supervisor is replaced."""
 
 import asyncio
+import os
+import socket
 from typing import Any
+
+import pytest
 
 from evenkeel.runtime.interface import Attempt
 from evenkeel.runtime.process import supervisor_link
-from evenkeel.runtime.process.supervisor_connection import SupervisorLost
+from evenkeel.runtime.process.supervisor_connection import SupervisorConnection, SupervisorLost
 from evenkeel.runtime.process.supervisor_link import SupervisorLink
 
 ATTEMPT = Attempt("u-1", "main", 1)
+LONG_SECONDS = 60.0
 
 
 class Supervisor:
@@ -68,4 +73,26 @@ def test_a_request_to_a_supervisor_that_hangs_goes_to_the_next_one(monkeypatch):
         await link.close()
 
     monkeypatch.setattr(supervisor_link, "connected", connected)
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_attended_first", [True, False])
+def test_the_loss_of_a_supervisor_in_use_is_reported_once(is_attended_first: bool):
+    """Also if the supervisor ends just before it comes into use: otherwise it would never be replaced."""
+
+    async def story() -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        lost: list[bool] = []
+        connection = SupervisorConnection(ours, os.getpid(), lambda _: None, lambda: lost.append(True))
+        if is_attended_first:
+            connection.attend()
+        theirs.close()
+        with pytest.raises(SupervisorLost):
+            await connection.hello(LONG_SECONDS)
+        assert lost == [True] * is_attended_first
+        if not is_attended_first:
+            connection.attend()
+        connection.close()
+        assert lost == [True]
+
     asyncio.run(story())

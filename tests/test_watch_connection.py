@@ -53,3 +53,25 @@ def test_a_watch_that_is_gone_is_not_waited_for():
         connection.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_attended_first", [True, False])
+def test_the_loss_of_a_watch_in_use_is_reported_once(is_attended_first: bool):
+    """Also if the watch ends just before it comes into use: otherwise it would never be replaced."""
+
+    async def story() -> None:
+        ours, theirs = socket.socketpair()
+        lost: list[bool] = []
+        connection = WatchConnection(ours, os.getpid(), lambda _: None, lambda: lost.append(True))
+        if is_attended_first:
+            connection.attend()
+        theirs.close()
+        connection.receive()
+        assert lost == [True] * is_attended_first
+        if not is_attended_first:
+            connection.attend()
+        assert lost == [True]
+        connection.close()
+        assert lost == [True]
+
+    asyncio.run(story())
