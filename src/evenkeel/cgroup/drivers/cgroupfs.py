@@ -1,4 +1,4 @@
-"""Reading and writing of cgroup files: no other module opens them.
+"""Reads and writes the files of cgroups, for the drivers.
 
 The directory of a cgroup is opened component by component from the mount point, never through a symbolic link, so no
 path leads out. Directories stay open, because walking a path takes longer than reading most files. For a removed cgroup
