@@ -434,7 +434,7 @@ def test_of_two_that_wait_for_the_former_one_the_second_ends_and_the_agent_finds
         link.open()
         former = await there(link)
         await link.close(end=False)
-        waiting = WatchConnection(*started(str(node.state), former), node.heard.append)
+        waiting = WatchConnection(*started(str(node.state), former), node.heard.append, lambda: None)
         await waiting.hello(60)
         node.introduce(waiting)
         await waiting.ping(60)
