@@ -130,6 +130,7 @@ def test_each_look_knows_the_pods_of_the_moment(place: Place, monkeypatch: pytes
     monkeypatch.setattr(socket_queues.SocketQueues, "_is_due", lambda *_: True)
     monkeypatch.setattr(socket_queues, "_CALM_SECONDS", 0.01)
     monkeypatch.setattr(socket_queues, "look", look)
+    monkeypatch.setattr(place.kernel, "files", lambda path: {"memory": f"/nowhere{path}"})
 
     async def story(agent: Agent) -> None:
         await running(agent, place)
