@@ -108,32 +108,63 @@ def test_close_to_the_line_it_rehearses_again_and_again_as_long_as_the_pods_grow
     assert watched.uses(LINE_MIB - 4) == MOST_SECONDS  # the kernel will tell
 
 
+class SoftlyWatched:
+    """A memory watch without an agent, with a soft threshold, and with pods that have 20 s to end."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        signal_ = Signal.ALLOCATABLE_MEMORY_AVAILABLE
+        soft = parse_thresholds(soft={signal_: "100Mi"}, soft_grace_period={signal_: "1s"})
+        self.directory = directory
+        self.now = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+        reports, self.triggers = IgnoredReports(), KernelTriggers()
+        reports.is_heard = False
+        given, intents = (
+            WatchSettings(soft, Settings(max_pod_grace_period_seconds=20), 2),
+            Intents(str(directory), print),
+        )
+        self.watch = MemoryWatch(given, State(), self.triggers, intents, reports, reports)
+        batch, web = pods_of(PODS)
+        write_v2_memory(directory / "root", 350)
+        write_v2_memory(directory / "u-batch", 250)
+        write_v2_memory(directory / "u-web", 90)
+        self.targets = targets_in(directory, 400, (batch, 0), (web, 0))
+
+    def noted_after(self, seconds: float) -> dict[str, float]:
+        """By UID: the pods that are asked to end by then, and the time that they have."""
+        self.now += seconds
+        self.watch.turn()
+        return {one.uid: one.grace_seconds for one in Intents(str(self.directory), print).found}
+
+
+@pytest.fixture
+def softly_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SoftlyWatched]:
+    made = SoftlyWatched(tmp_path, monkeypatch)
+    yield made
+    made.watch.close()
+    made.triggers.close()
+
+
 @pytest.mark.req("A20", "B16")
 def test_without_an_agent_the_intent_says_how_long_a_pod_has_that_is_asked_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    softly_watched: SoftlyWatched,
 ):
-    signal_ = Signal.ALLOCATABLE_MEMORY_AVAILABLE
-    soft = parse_thresholds(soft={signal_: "100Mi"}, soft_grace_period={signal_: "1s"})
-    now = [time.monotonic()]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    reports, triggers = IgnoredReports(), KernelTriggers()
-    reports.is_heard = False
-    given = WatchSettings(soft, Settings(max_pod_grace_period_seconds=20), 2)
-    watch = MemoryWatch(given, State(), triggers, Intents(str(tmp_path), print), reports, reports)
-    try:
-        batch, _ = pods_of(PODS)
-        write_v2_memory(tmp_path / "root", 350)
-        write_v2_memory(tmp_path / "u-batch", 250)
-        watch.follow(targets_in(tmp_path, 400, (batch, 0)))
-        watch.turn()
-        assert not Intents(str(tmp_path), print).found
-        now[0] += 1.1
-        watch.turn()
-        (intent,) = Intents(str(tmp_path), print).found
-        assert (intent.uid, intent.grace_seconds) == ("u-batch", 20)
-    finally:
-        watch.close()
-        triggers.close()
+    softly_watched.watch.follow(softly_watched.targets)
+    assert softly_watched.noted_after(0) == {}
+    assert softly_watched.noted_after(1.1) == {"u-batch": 20}
+    softly_watched.now += 5
+    assert softly_watched.watch.evicted == {"u-batch": pytest.approx(15)}
+
+
+@pytest.mark.req("B16", "E2")
+def test_no_other_pod_is_asked_to_end_while_one_has_time_that_a_former_watch_has_asked(
+    softly_watched: SoftlyWatched,
+):
+    softly_watched.watch.follow(softly_watched.targets, {"u-batch": 15.0})
+    assert softly_watched.noted_after(0) == {}
+    for seconds in (1.1, 5, 8):  # its memory no longer counts as available
+        assert softly_watched.noted_after(seconds) == {}
+    assert softly_watched.noted_after(5) == {"u-web": 20}
 
 
 @pytest.mark.req("E1")

@@ -59,15 +59,17 @@ def test_targets_are_the_same_on_the_other_side(tmp_path):
     batch, web = pods_of(PODS)
     targets = targets_in(tmp_path, 400, (batch, 5), (web, 0))
     first, second = targets.pods
-    first = first._replace(
-        containers=(("main", "/a/b"),), group=("BestEffort", 3), high="max", is_ending=True
-    )
+    first = first._replace(containers=(("main", "/a/b"),), group=("BestEffort", 3), high="max", ends_by=7.5)
     targets = targets._replace(
         version=Version.V1, pods=(first, second), unified_mount="/u", freezer_mount="/f"
     )
     plain = json.loads(json.dumps(targets_plain(targets, {"u-batch": "7.1", "u-web": "7.2"})))
     pods = {"7.1": pod_from(to_text(batch)), "7.2": pod_from(to_text(web))}
     assert targets_from(plain, pods) == (targets, {"u-batch": "7.1", "u-web": "7.2"})
+    for row, is_ending in zip(plain[4], (True, False), strict=True):
+        row[-1] = is_ending  # an agent of an earlier version says only whether it ends
+    known, _ = targets_from(plain, pods)
+    assert [one.ends_by is not None and one.ends_by <= 1 for one in known.pods] == [True, False]
 
 
 @pytest.mark.parametrize("path", ["relative", "/a/../b", 5, None])

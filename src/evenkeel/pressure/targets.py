@@ -31,7 +31,8 @@ class PodTarget(NamedTuple):
     # Class and priority. Within one group, the usage above the request decides the rank.
     group: tuple[str, int] = ("", 0)
     high: str = ""  # the planned memory.high; empty if it has none, and on v1
-    is_ending: bool = False  # it has its terminal status already, so its memory will be free
+    # Seconds since the epoch. It has its terminal status, so its memory will be free by then. None: it has none.
+    ends_by: float | None = None
 
 
 class WatchTargets(NamedTuple):
@@ -73,7 +74,7 @@ def watch_targets(
                     eviction_request(record.pod, MEMORY).value,
                     (cgroup.qos, record.pod.spec.priority or 0),
                     (cgroup.value("memory.high") or "max") if tree.version == Version.V2 else "",
-                    record.state.verdict is not None,
+                    None if (verdict := record.state.verdict) is None else verdict.at + verdict.grace_seconds,
                 )
             )
     mounts = {key: files[key].removesuffix(root.path) for key in ("unified", "freezer") if key in files}

@@ -8,7 +8,8 @@ other mitigations keep the kernel's OOM killer from acting (`mitigation`).
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.policy.eviction.decide import Settings, State, decide, of_thresholds, victim
@@ -125,20 +126,20 @@ class MemoryWatch:
         return self._mitigation.throttled
 
     @property
-    def killed(self) -> set[str]:
-        """The pods that this watch has killed, and that are still targets."""
-        return self._pending.killed_uids()
+    def evicted(self) -> dict[str, float]:
+        """By UID: the pods that this watch has evicted, and the seconds that they have to end. A killed pod has 0."""
+        return self._pending.seconds_to_end(time.monotonic())
 
-    def follow(self, targets: WatchTargets, killed: Collection[str] = ()) -> None:
-        """Sets new targets. `killed` are pods that a former watch has killed: they are no candidates, and their memory
-        counts as available for a while."""
+    def follow(self, targets: WatchTargets, evicted: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Sets new targets. `evicted` are pods that a former watch has evicted, with the seconds that they have to end:
+        they are no candidates, and their memory counts as available for a while."""
         before, self._targets = self._targets, targets
         self._sampler.follow(targets)
         self._pending.follow({target.uid for target in targets.pods})
         now = time.monotonic()
         for target in targets.pods:
-            if target.uid in killed:
-                self._pending.killed(target, targets.version, now)
+            if target.uid in evicted:
+                self._pending.evicted(target, targets.version, now, evicted[target.uid])
         self._evictor.follow(targets)
         if (targets.directory, targets.limit_bytes) != (before.directory, before.limit_bytes):
             self._levels = ()

@@ -112,6 +112,12 @@ class PendingMemory:
         self._killed[target.uid] = pod = _PendingPod(target, version, now, queue_bytes)
         pod.sample(now, self._profile)
 
+    def evicted(self, target: PodTarget, version: Version, now: float, seconds: float) -> None:
+        """A former watch has evicted the pod, which has so much time to end."""
+        self.killed(target, version, now)
+        if seconds > 0:
+            self.asked(target.uid, now, seconds)
+
     def asked(self, uid: str, now: float, grace_seconds: float) -> None:
         self._asked[uid] = now + grace_seconds + _SOFT_SPARE_SECONDS
 
@@ -141,6 +147,11 @@ class PendingMemory:
     def killed_uids(self) -> set[str]:
         """The pods that were killed. They are no longer candidates."""
         return {*self._killed, *self._over}
+
+    def seconds_to_end(self, now: float) -> dict[str, float]:
+        """By UID: the pods that were evicted, and the time that they have to end. A killed pod has none."""
+        asked = {uid: by - now - _SOFT_SPARE_SECONDS for uid, by in self._asked.items()}
+        return dict.fromkeys(self.killed_uids(), 0.0) | asked
 
     def not_freed(self, queues: Mapping[str, int]) -> dict[str, int]:
         """`queues` of sockets, in bytes by UID, without those of killed pods that are free by now."""

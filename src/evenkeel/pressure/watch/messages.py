@@ -199,7 +199,7 @@ def targets_from(plain: Any, pods: dict[str, Pod]) -> tuple[WatchTargets, dict[s
 
 
 def _target(row: Any, pods: dict[str, Pod]) -> PodTarget:  # noqa: ANN401
-    key, uid, path, directory, containers, least, request, (qos, priority), high, is_ending = row
+    key, uid, path, directory, containers, least, request, (qos, priority), high, ends_by = row
     return PodTarget(
         str(uid),
         pods[key],
@@ -210,7 +210,8 @@ def _target(row: Any, pods: dict[str, Pod]) -> PodTarget:  # noqa: ANN401
         int(request),
         (str(qos), int(priority)),
         str(high),
-        bool(is_ending),
+        # Earlier versions say only whether it ends.
+        None if ends_by is None or ends_by is False else float(ends_by),
     )
 
 

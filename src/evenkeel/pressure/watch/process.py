@@ -84,7 +84,7 @@ class WatchProcess:
         self._known: set[str] = set()  # keys of the texts that the connected agent has sent or was sent
         self._watch: MemoryWatch | None = None
         self._former = -1  # pidfd of the watch that is to be replaced
-        self._killed: set[str] = set()  # pods that were killed under former settings
+        self._evicted: dict[str, float] = {}  # under former settings (`MemoryWatch.evicted`)
         self._queues: dict[str, int] = {}  # by UID: bytes in queues of sockets
         self._is_ending = False
         self._is_freezing_victims = has_realtime_budgets()
@@ -172,9 +172,7 @@ class WatchProcess:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Two have waited for the former one, because an agent was killed while it replaced it. The other one has
-            # taken over.
-            self._is_ending = True
+            self._is_ending = True  # two have waited: an agent was killed while it replaced the former one
             return
         self._become_the_watch()
         self._listener.say(self._backlog())
@@ -190,13 +188,12 @@ class WatchProcess:
     # Clients
 
     def _greeting(self) -> list[Message]:
-        watch = self._watch
         hello: Message = {
             "event": "hello",
             "protocol": PROTOCOL,
             "version": evenkeel.__version__,
             "pid": os.getpid(),
-            "throttled": watch.throttled if watch is not None else {},
+            "throttled": self._watch.throttled if self._watch is not None else {},
         }
         return [hello, *(self._backlog() if self._intents is not None else ())]
 
@@ -270,7 +267,7 @@ class WatchProcess:
             except Unreadable as error:
                 raise BadMessage(str(error)) from None
         elif given != self._given:
-            self._state, self._killed = self._watch.state, self._watch.killed
+            self._state, self._evicted = self._watch.state, self._watch.evicted
             self._watch.close()
             self._watch = None
         self._given = given
@@ -307,9 +304,10 @@ class WatchProcess:
             self._guard,
             is_freezing_victims=self._is_freezing_victims,
         )
-        ending = {target.uid for target in self._targets.pods if target.is_ending}
-        noted = {one.uid for one in self._intents.found}
-        self._watch.follow(self._targets, ending | noted | self._killed)
+        ends_by = {one.uid: one.ends_by for one in self._targets.pods if one.ends_by is not None}
+        ends_by |= {one.uid: one.at + one.grace_seconds for one in self._intents.found}
+        seconds_left = {uid: by - time.time() for uid, by in ends_by.items()}
+        self._watch.follow(self._targets, seconds_left | self._evicted)
         self._watch.count_queues(self._queues)
 
     def _note_failure(self, error: Exception) -> None:
