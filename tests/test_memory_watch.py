@@ -83,6 +83,24 @@ def test_after_an_early_notification_samples_follow_with_very_short_pauses_for_a
 
 
 @pytest.mark.req("E1")
+def test_a_pause_that_is_too_short_for_epoll_is_as_short_as_it_should_be(monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    triggers = KernelTriggers()
+    ready = os.eventfd(0)
+    called: list[int] = []
+    try:
+        triggers.call_when_ready(ready, lambda: called.append(os.eventfd_read(ready)))
+        assert not triggers.wait(0.0001)
+        os.eventfd_write(ready, 1)
+        assert triggers.wait(0.0001)  # afterwards it looks for events
+        assert (slept, called) == ([0.0001, 0.0001], [1])
+    finally:
+        triggers.close()
+        os.close(ready)
+
+
+@pytest.mark.req("E1")
 def test_the_time_without_pauses_begins_at_the_line_and_not_at_a_mark_on_the_way(watched: Watched):
     watched.uses(200)
     watched.crossed()
