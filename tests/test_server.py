@@ -20,7 +20,7 @@ from evenkeel.api.pod import Pod
 from evenkeel.errors import EvenkeelError
 from evenkeel.server.agent_socket import SOCKET_NAME, connect, listen
 from evenkeel.server.app import serve
-from evenkeel.server.connection import Limits
+from evenkeel.server.connection import Limits, in_parts
 from tests.fake_front import FakeFront, served
 from tests.models.http_client import Http, ask, wait_until
 from tests.models.manifests import POD
@@ -534,6 +534,31 @@ def test_what_a_client_sends_and_nobody_reads_is_bounded(front, tmp_path):
         finally:
             tracemalloc.stop()
         assert held < 50 * 100_000 + 1_000_000
+
+
+def test_clients_that_do_not_read_the_list_of_pods_share_it(front, tmp_path):
+    with served(front, tmp_path) as agent, ExitStack() as stack:
+        large = POD.replace("name: web", f"name: web, annotations: {{large: {'x' * 200_000}}}")
+        for number in range(10):
+            assert ask(agent, "POST", "/pods", large.replace("web", f"web{number}"))[0] == 200
+        assert len(ask(agent, "GET", "/pods")[1]["items"]) == 10
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                http = stack.enter_context(Http(agent))
+                http.send("GET /pods HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert http.head()[0] == 200
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 50 * 200_000  # each of them was to get ten times as much
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(1, 20))
+def test_an_answer_in_parts_is_the_same_answer(texts, size):
+    parts = list(in_parts(texts, size))
+    assert b"".join(parts) == b"".join(texts)
+    assert all(len(part) <= size for part in parts)
 
 
 def test_when_all_are_being_served_the_next_is_asked_to_come_again(front, tmp_path):

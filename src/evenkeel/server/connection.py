@@ -6,7 +6,7 @@ small task and one buffer until its deadline, and it delays no other client.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
 from http import HTTPStatus
@@ -213,10 +213,9 @@ class Connection:
             self._http.receive_data(await self._reader.read(READ_BYTES))
 
     async def _answer(self, answer: Answer) -> None:
-        await self._begin(answer.status, answer.content_type, answer.headers, len(answer.body))
-        body = b"" if self._has_no_body else answer.body
-        for start in range(0, len(body), self._limits.write_buffer_bytes):
-            part = body[start : start + self._limits.write_buffer_bytes]
+        texts = (answer.body, *answer.more)
+        await self._begin(answer.status, answer.content_type, answer.headers, sum(map(len, texts)))
+        for part in in_parts(texts, self._limits.write_buffer_bytes) if not self._has_no_body else ():
             await self._send(h11.Data(data=part))
         await self._send(h11.EndOfMessage())
 
@@ -280,6 +279,24 @@ class Connection:
     async def _drain(self, seconds: float | None = None) -> None:
         async with asyncio.timeout(self._limits.write_seconds if seconds is None else seconds):
             await self._writer.drain()
+
+
+def in_parts(texts: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes, in parts of at most so many. Texts that are smaller are joined."""
+    waiting: list[bytes] = []
+    waiting_bytes = 0
+    for text in texts:
+        if waiting_bytes + len(text) > size:
+            yield b"".join(waiting)
+            waiting, waiting_bytes = [], 0
+        if len(text) < size:
+            waiting.append(text)
+            waiting_bytes += len(text)
+            continue
+        for start in range(0, len(text), size):
+            yield text[start : start + size]
+    if waiting:
+        yield b"".join(waiting)
 
 
 async def _plain(route: Route, request: Request) -> Answer | Stream:

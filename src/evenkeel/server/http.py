@@ -29,10 +29,14 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """`more` follows the body. All clients share these texts, so that one that does not read its answer holds no copy
+    of them."""
+
     body: bytes
     status: int = 200
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
+    more: tuple[bytes, ...] = ()
 
 
 class Stream(NamedTuple):
