@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
@@ -21,6 +22,7 @@ from evenkeel.errors import EvenkeelError
 from evenkeel.server.agent_socket import SOCKET_NAME, connect, listen
 from evenkeel.server.app import serve
 from evenkeel.server.connection import Limits, in_parts
+from evenkeel.server.large_answers import LargeAnswers
 from tests.fake_front import FakeFront, served
 from tests.models.http_client import Http, ask, wait_until
 from tests.models.manifests import POD
@@ -552,6 +554,40 @@ def test_clients_that_do_not_read_the_list_of_pods_share_it(front, tmp_path):
         finally:
             tracemalloc.stop()
         assert held < 50 * 200_000  # each of them was to get ten times as much
+
+
+def test_of_large_answers_that_nobody_reads_the_oldest_are_given_up():
+    large_answers = LargeAnswers(most_bytes=1_000_000)
+    given_up: list[object] = []
+    with ExitStack() as stack:
+        for number in range(5):
+            stack.enter_context(large_answers.held(300_000, partial(given_up.append, number)))
+            stack.enter_context(large_answers.held(10, partial(given_up.append, f"small {number}")))
+        assert given_up == [0, 1]
+        assert large_answers.held_bytes == 900_000
+        with large_answers.held(2_000_000, partial(given_up.append, "larger than all")):
+            assert given_up == [0, 1, 2, 3, 4]
+    assert large_answers.held_bytes == 0
+
+
+def test_clients_that_do_not_read_large_answers_lose_them_to_others(front, tmp_path):
+    with (
+        served(front, tmp_path, limits=Limits(large_answer_bytes=600_000)) as agent,
+        ExitStack() as stack,
+    ):
+        large = POD.replace("name: web", f"name: web, annotations: {{large: {'x' * 250_000}}}")
+        assert ask(agent, "POST", "/pods", large)[0] == 200
+        clients = [stack.enter_context(Http(agent)) for _ in range(5)]
+        for http in clients:  # the first answers are in the kernel
+            http.send("GET /pods/default/web HTTP/1.1\r\nHost: x\r\n\r\n" * 6)
+            assert http.head()[0] == 200
+        assert ask(agent, "GET", "/pods/default/web")[0] == 200
+        first, *_, last = clients
+        with suppress(ConnectionResetError):
+            assert len(first.file.read()) < 6 * 250_000
+        last.file.read(250_000)
+        last.file.readline()
+        assert [last.answer()[0] for _ in range(5)] == [200] * 5
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 20))

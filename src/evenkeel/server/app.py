@@ -14,6 +14,7 @@ from evenkeel.server.agent_socket import SocketFile, listen, peer_uid
 from evenkeel.server.connection import DEFAULT_LIMITS, READ_BYTES, Connection, Limits
 from evenkeel.server.handlers import Handlers
 from evenkeel.server.http import Refused, Routes
+from evenkeel.server.large_answers import LargeAnswers
 from evenkeel.server.object_handlers import ObjectHandlers, WorkloadHandlers
 from evenkeel.server.open_connections import OpenConnections, stop_accepting
 from evenkeel.server.routes import RouteTable
@@ -57,6 +58,7 @@ class Server:
         self._limits = limits
         self._socket_file = SocketFile(state_dir)
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
+        self._large_answers = LargeAnswers(limits.large_answer_bytes)
         self._connections = OpenConnections(limits.connections)
         self._server: asyncio.Server | None = None
         self._socket_check: asyncio.Task[None] | None = None
@@ -88,7 +90,7 @@ class Server:
         async def serve_connection(
             reader: asyncio.StreamReader, writer: asyncio.StreamWriter, routes: Routes
         ) -> None:
-            await Connection(reader, writer, limits, self._large_bodies).serve(routes)
+            await Connection(reader, writer, limits, self._large_bodies, self._large_answers).serve(routes)
 
         listener = Listener(
             Place(endpoint.host, endpoint.port, "--listen"),
@@ -127,7 +129,7 @@ class Server:
         refusal = None
         if uid not in (0, os.geteuid()):
             refusal = Refused(403, f"user {uid} may not ask this agent", hint="ask as root")
-        connection = Connection(reader, writer, self._limits, self._large_bodies)
+        connection = Connection(reader, writer, self._limits, self._large_bodies, self._large_answers)
         await self._connections.serve(connection, self._routes, refusal)
 
     async def _check_socket(self) -> None:

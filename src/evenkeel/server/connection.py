@@ -17,6 +17,7 @@ import h11
 from evenkeel.errors import EvenkeelError
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.http import Answer, Refused, Request, Route, Routes, Stream, Upgrade, close_source
+from evenkeel.server.large_answers import LargeAnswers
 
 _log = logging.getLogger(__name__)
 READ_BYTES = 16 * 1024
@@ -32,6 +33,7 @@ class Limits(NamedTuple):
     body_bytes: int = 4 * 1024 * 1024
     small_body_bytes: int = 16 * 1024
     large_bodies: int = 4  # bodies above small_body_bytes in memory at a time
+    large_answer_bytes: int = 64 * 1024 * 1024  # of large answers that are being sent, together
     write_buffer_bytes: int = 64 * 1024
     head_seconds: float = 10.0
     idle_seconds: float = 60.0  # between two requests on one connection
@@ -59,6 +61,7 @@ class Connection:
         writer: asyncio.StreamWriter,
         limits: Limits,
         large_bodies: asyncio.Semaphore,
+        large_answers: LargeAnswers,
         answer_of: Callable[[Refused], Answer] = Refused.answer,
     ) -> None:
         """`answer_of` turns a refusal into an answer."""
@@ -68,6 +71,7 @@ class Connection:
         self._writer = writer
         self._limits = limits
         self._large_bodies = large_bodies
+        self._large_answers = large_answers
         self._answer_of = answer_of
         self._has_no_body = False  # the answer to HEAD
         self._is_tls = writer.get_extra_info("sslcontext") is not None
@@ -215,8 +219,10 @@ class Connection:
     async def _answer(self, answer: Answer) -> None:
         texts = (answer.body, *answer.more)
         await self._begin(answer.status, answer.content_type, answer.headers, sum(map(len, texts)))
-        for part in in_parts(texts, self._limits.write_buffer_bytes) if not self._has_no_body else ():
-            await self._send(h11.Data(data=part))
+        if not self._has_no_body:
+            with self._large_answers.held(len(answer.body), self.abort):
+                for part in in_parts(texts, self._limits.write_buffer_bytes):
+                    await self._send(h11.Data(data=part))
         await self._send(h11.EndOfMessage())
 
     async def _stream(self, stream: Stream) -> None:

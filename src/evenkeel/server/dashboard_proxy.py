@@ -28,6 +28,7 @@ from evenkeel.named_tuples import NamedTuple
 from evenkeel.server.agent_socket import connect
 from evenkeel.server.connection import DEFAULT_LIMITS, Connection, Limits
 from evenkeel.server.http import JSON, VIA, Answer, Refused, Request, Route, Stream
+from evenkeel.server.large_answers import LargeAnswers
 from evenkeel.server.open_connections import OpenConnections
 
 ADDRESS = "127.0.0.1"
@@ -97,6 +98,7 @@ class Dashboard:
         self._seal: Seal | None = None
         self._asked: dict[bytes, None] = {}  # the oldest first
         self._large_bodies = asyncio.Semaphore(1)
+        self._large_answers = LargeAnswers(self._limits.large_answer_bytes)
         self._connections = OpenConnections(limits.connections)
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -119,7 +121,7 @@ class Dashboard:
         await self._connections.close_with(self._server)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, self._limits, self._large_bodies)
+        connection = Connection(reader, writer, self._limits, self._large_bodies, self._large_answers)
         await self._connections.serve(connection, self)
 
     async def find(self, request: Request) -> Route:

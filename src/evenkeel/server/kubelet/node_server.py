@@ -25,6 +25,7 @@ from evenkeel.server.http import Answer, Refused, Request, Route
 from evenkeel.server.kubelet.access import Access, NodeCheck
 from evenkeel.server.kubelet.node_pods import NodePods
 from evenkeel.server.kubelet.routes import NodeRoutes
+from evenkeel.server.large_answers import LargeAnswers
 from evenkeel.server.open_connections import OpenConnections
 from evenkeel.server.tls_listener import FIRST_REQUEST_SECONDS, Listener, Place
 
@@ -203,6 +204,7 @@ class NodeServer:
         self._ports = ports
         self._access = access
         self._large_bodies = asyncio.Semaphore(_LIMITS.large_bodies)
+        self._large_answers = LargeAnswers(_LIMITS.large_answer_bytes)
         self._listener = Listener(
             Place(ports.address, ports.port, "--port", _MOST_OPEN, _MOST_UNCHECKED),
             tls.context,
@@ -242,7 +244,9 @@ class NodeServer:
         for level, option, value in KEEPALIVE:
             connected.setsockopt(level, option, value)
         check.shown(writer.get_extra_info("peercert") or {})
-        await Connection(reader, writer, _LIMITS, self._large_bodies, in_plain_words).serve(check)
+        await Connection(
+            reader, writer, _LIMITS, self._large_bodies, self._large_answers, in_plain_words
+        ).serve(check)
 
 
 class Healthz:
@@ -253,6 +257,7 @@ class Healthz:
         self._port = port
         self._connections = OpenConnections(_MOST_UNCHECKED)
         self._large_bodies = asyncio.Semaphore(_LIMITS.large_bodies)
+        self._large_answers = LargeAnswers(_LIMITS.large_answer_bytes)
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -272,7 +277,9 @@ class Healthz:
         await self._connections.close_with(self._server)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, DEFAULT_LIMITS, self._large_bodies, in_plain_words)
+        connection = Connection(
+            reader, writer, DEFAULT_LIMITS, self._large_bodies, self._large_answers, in_plain_words
+        )
         await self._connections.serve(connection, self)
 
 
