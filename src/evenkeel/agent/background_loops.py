@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _HEAL_SECONDS = 10.0
 _LIMITS_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 60.0
+_FAULT_SECONDS = 5.0  # until the next checkpoint, if something is wrong with the journal
 _GIVE_BACK_SECONDS = 30.0
 _PLACE_SECONDS = 1.0  # between checks that the journal's file is still in place
 _FILES_RETRY_SECONDS = 5.0  # after a failed write to the journal
@@ -131,6 +132,7 @@ class BackgroundLoops:
                 if fault != self.journal_fault:
                     log.error("%s", fault)  # noqa: TRY400 the message is enough
                 self.journal_fault = fault
+                due = time.monotonic() + _FAULT_SECONDS  # it may pass, as a shortage of descriptors does
             else:
                 self.journal_fault = ""
 
