@@ -214,6 +214,11 @@ def test_a_record_of_the_log_is_number_time_writer_and_text():
     assert parse_log_record(b"6,1,2,c,caller=T1;x").text == "x"
 
 
+def test_a_number_that_the_kernel_cannot_have_is_no_record():
+    assert parse_log_record(b"6,1,%d,-;x" % (2**64 - 1)) is not None
+    assert parse_log_record(b"6,1,%s,-;x" % (b"9" * 400)) is None
+
+
 def test_what_a_process_wrote_into_the_log_is_not_the_kernels():
     assert not parse_log_record(b"12,418,1,-;Out of memory: Killed process 1 (a)").is_from_kernel
 

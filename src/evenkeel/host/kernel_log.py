@@ -35,6 +35,7 @@ DEVICE = "/dev/kmsg"
 # Escaped bytes that can be printed are unescaped. A control character stays escaped: a line end in the name of a
 # process or file would begin a line that the kernel never wrote.
 _ESCAPED = re.compile(rb"\\x([2-689a-f][0-9a-f]|7[0-9a-e])")
+_MOST_DIGITS = 20  # of a number of the kernel: it has 64 bits
 _MOST_BYTES = 8192  # a record is never longer
 _MOST_LINES_AT_ONCE = 500  # a flood of lines must not stop the rest of the event loop
 
@@ -133,12 +134,15 @@ def parse_log_record(record: bytes) -> LogLine | None:
     """
     head, semicolon, rest = record.partition(b";")
     fields = head.split(b",")
-    if not semicolon or len(fields) < 3 or not all(field.isdigit() for field in fields[:3]):
+    numbers = fields[:3]
+    if not semicolon or len(numbers) < 3:
+        return None
+    if not all(number.isdigit() and len(number) <= _MOST_DIGITS for number in numbers):
         return None
     text = rest.partition(b"\n")[0]
     if b"\\" in text:
         text = _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), text)
-    priority, sequence, microseconds = (int(field) for field in fields[:3])
+    priority, sequence, microseconds = map(int, numbers)
     # The bits above the lowest three are the facility: 0 is the kernel, and no process can claim it.
     return LogLine(sequence, microseconds / 1e6, priority < 8, text.decode(errors="replace"))
 
