@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,26 @@ def test_missing_packages_are_named_to_one_who_may_not_install_them(monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match=r"apt-get install no-such-package|dpkg is not here"):
         packages.require(["no-such-package"])
+
+
+def test_the_lists_of_packages_are_waited_for_while_another_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As apt says it, whose lock is not to be had twice."""
+    program = tmp_path / "apt-get"
+    program.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\n[ -e held ] || exit 0\nrm held\n"
+        "echo 'E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)' >&2\n"
+        "echo 'E: Unable to lock directory /var/lib/apt/lists/' >&2\nexit 100\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for seconds in (60.0, -1.0):
+        (tmp_path / "held").touch()
+        monkeypatch.setattr(packages, "LISTS_SECONDS", seconds)
+        with pytest.raises(Unavailable, match="Unable to lock") if seconds < 0 else nullcontext():
+            packages.apt_get("update")
+    assert not (tmp_path / "held").exists()
 
 
 def test_a_package_that_cannot_be_unpacked_is_a_reason_and_leaves_nothing(

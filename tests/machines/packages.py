@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -29,6 +30,10 @@ VIRTUAL_MACHINE = (
 
 # Debian 12 has it with QEMU, later releases in a package of its own.
 VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
+
+# The lists have a lock of their own, for which apt has no timeout. What it says last where another holds it.
+LISTS_LOCKED = "Unable to lock directory"
+LISTS_SECONDS = 300.0
 
 
 def require(packages: Iterable[str]) -> None:
@@ -79,8 +84,20 @@ def virtiofsd() -> Path:
 def apt_get(*arguments: str, directory: Path | None = None) -> None:
     command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    shown = f"apt-get {' '.join(arguments)}"
+    deadline = time.monotonic() + LISTS_SECONDS
     with locked("apt"):  # apt does not wait for other users of its lists
-        _run(command, f"apt-get {' '.join(arguments)}", directory, environment)
+        while True:
+            try:
+                _run(command, shown, directory, environment)
+            except (
+                Unavailable
+            ) as reason:  # nor for those outside this project: the system's own, on a new machine
+                if LISTS_LOCKED not in str(reason) or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+            else:
+                return
 
 
 def _run(
