@@ -86,7 +86,7 @@ PARTS = (
         "fuzz",
         "host",
         1800,
-        430,
+        505,
         ("tests/fuzz", "--deselect", FUZZ_STORIES),
         variables=A_MINUTE_EACH,
         gives_way=True,
@@ -103,7 +103,7 @@ PARTS = (
     Part("host-pressure", "host", 3600, 420, HOST_PRESSURE),
     Part("host-containers", "host", 3600, 420, HOST_CONTAINERS),
     Part("host-attacks", "host", 3600, 600, ("tests/attacks",)),
-    Part("fuzz-stories", "host", 600, 65, (FUZZ_STORIES,), variables=A_MINUTE_EACH),
+    Part("fuzz-stories", "host", 600, 70, (FUZZ_STORIES,), variables=A_MINUTE_EACH),
     # A kernel in user mode runs an agent for less than half of what it costs where the processor is emulated.
     Part("user-mode-agents", "user-mode", 3600, 400, ("tests/kernel", "-m", "agent and not whole_kernel")),
     # One processor: they wait for each other, and a second one that is emulated costs a fifth more (475 s to 402 s).
@@ -112,7 +112,7 @@ PARTS = (
         "v2-others",
         "v2",
         3600,
-        390,
+        250,
         (
             "tests/kernel",
             "-m",
@@ -123,7 +123,7 @@ PARTS = (
     ),
     Part("user-mode-attacks", "user-mode", 3600, 300, ("tests/attacks", "-m", "agent and not whole_kernel")),
     Part("systemd", "systemd", 1200, 200),
-    Part("user-mode-others", "user-mode", 1800, 90, (*USER_MODE_OTHERS, "-m", "not agent")),
+    Part("user-mode-others", "user-mode", 1800, 70, (*USER_MODE_OTHERS, "-m", "not agent")),
     Part("v1", "v1", 900, 60, _files("huge_pages", "swap", "drivers_v1", "reconcile"), cpus=2),
     # Which pod goes in a storm, and which gets what of a processor, is not to depend on what emulators leave of either.
     Part("host-alone", "host", 900, 90, ALONE, is_alone=True),
