@@ -474,7 +474,22 @@ def spelled(value):
 @given(st.dictionaries(st.text(), plain_values))
 def test_json_on_one_line_is_read_as_the_same_text_in_yaml(value):
     text = json.dumps(value)
-    assert spelled(one(text)) == spelled(one(f"\n{text}"))
+    assert answer(text) == answer(f"\n{text}")
+
+
+def answer(text):
+    """The values of a text, or its problems: YAML refuses a key of more than 1024 characters."""
+    problems: list[Problem] = []
+    values = [spelled(document.value) for document in documents(text, problems)]
+    return values, [problem.message for problem in problems]
+
+
+def test_a_key_that_is_too_long_for_yaml_is_refused_on_one_line_too():
+    text = json.dumps({"\u1e70" * 200: 1})
+    values, problems = answer(text)
+    assert not values
+    assert len(problems) == 1
+    assert (values, problems) == answer(f"\n{text}")
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,6 @@ def private_mounts(directory: Path, *namespaces: str) -> Iterator[tuple[str, ...
         "mkdir -p /var/lib/kubelet",
         "mount -t tmpfs none /var/lib/kubelet",
     ]
-    if "--net" in namespaces:
-        lines.append("ip link set lo up")
     for name, value in KERNEL_SETTINGS.items():
         file = directory / name.replace("/", "-")
         file.write_text(f"{value}\n")
