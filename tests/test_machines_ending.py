@@ -74,6 +74,30 @@ def test_a_signal_ends_a_run_of_the_background_with_what_it_made_and_a_second_on
     assert not (tmp_path / "made").exists()
 
 
+# Python drops what is raised while an object is being destroyed. The loop lets it take up the signal there.
+DESTROYED = """\
+import os, signal, time
+
+class Made:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100000):
+            pass
+
+def test_of_a_day():
+    made = Made()
+    del made
+    time.sleep(86400)
+"""
+
+
+def test_a_signal_that_comes_while_an_object_is_destroyed_ends_a_run_too(tmp_path: Path):
+    command = pytest_command(tmp_path)
+    (tmp_path / "test_long.py").write_text(DESTROYED)
+    with started(command, stdout=subprocess.DEVNULL) as run:
+        assert run.wait(STARTED_SECONDS) == pytest.ExitCode.INTERRUPTED
+
+
 @pytest.mark.parametrize("of_rounds", [False, True])
 def test_a_run_whose_starter_was_killed_ends_with_what_it_made(tmp_path: Path, of_rounds: bool):
     command = pytest_command(tmp_path)
