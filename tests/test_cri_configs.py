@@ -275,7 +275,7 @@ def test_with_a_container_runtime_nothing_of_the_other_runtime_is_imported():
 
 
 def test_a_node_of_a_cluster_loads_nothing_that_it_does_not_need():
-    unwanted = {"bz2", "evenkeel.server.schemas", "lzma", "platform", "shutil", "wsproto"}
+    unwanted = {"bz2", "evenkeel.server.schemas", "lzma", "platform", "shutil", "wsproto", "yaml"}
     code = (
         "import sys, evenkeel.cli.up, evenkeel.runtime.cri.cri_runtime, evenkeel.kube.cluster;"
         f"import evenkeel.server.kubelet.node_server; print(*{unwanted}.intersection(sys.modules))"

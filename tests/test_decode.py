@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from evenkeel.api.config import KubeletConfiguration
 from evenkeel.api.decode import Findings, decode
+from evenkeel.api.lined_values import SpelledFloat
 from evenkeel.api.node import Node
 from evenkeel.api.pod import Pod, PodSpec
 from evenkeel.api.scalars import Amount, Duration
-from evenkeel.api.yaml_text import SpelledFloat
 from evenkeel.errors import Problem
 from evenkeel.quantity import Quantity
 from tests.strategies import plain_values

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from evenkeel.errors import EvenkeelError
+from evenkeel.errors import EvenkeelError, InvalidInput
 from evenkeel.kube.api_credentials import Credentials
 from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
 from tests.certificates import make_certificate, private
@@ -38,6 +40,27 @@ def test_the_current_context_names_server_and_user(tmp_path, pair):
     found = written(tmp_path, pair, {"token": SECRET})
     assert (found.host, found.port, found.token) == ("127.0.0.1", 6443, SECRET)
     assert found.server == "https://127.0.0.1:6443"
+
+
+def test_json_is_read_as_yaml_is_and_needs_no_library(tmp_path, pair):
+    path = changed(tmp_path, pair, lambda _: None)
+    of_yaml = read_kubeconfig(str(path))
+    path.write_text(json.dumps(yaml.safe_load(path.read_text())))
+    assert read_kubeconfig(str(path)) == of_yaml
+    code = (
+        "import sys; from evenkeel.kube.kubeconfig import read_kubeconfig;"
+        f"read_kubeconfig({str(path)!r}); print('yaml' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("text", ['{"clusters": [],\n "clusters": []}', '{"clusters": []}\n[', "[" * 5000])
+def test_json_that_yaml_would_refuse_is_refused_with_its_line(tmp_path, text):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=r"kubeconfig:[12]:"):
+        read_kubeconfig(str(path))
 
 
 def test_no_credential_is_in_the_text_of_a_kubeconfig(tmp_path, pair):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from evenkeel.api import manifests
 from evenkeel.api.config import Profile
 from evenkeel.api.defaults import stable_uid
+from evenkeel.api.lined_values import Document
 from evenkeel.api.manifests import read_manifests
 from evenkeel.api.problems import line_of
 from evenkeel.api.reading import NOTHING_READ
 from evenkeel.api.workload_types import MAX_REPLICAS
-from evenkeel.api.yaml_text import Document
 from evenkeel.errors import InvalidInput
 from tests.strategies import plain_values
 

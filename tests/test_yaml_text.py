@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenkeel.api.lined_values import LinedDict, LinedList, SpelledFloat
 from evenkeel.api.problems import line_of
-from evenkeel.api.yaml_text import (
-    MAX_DEPTH,
-    MAX_DOCUMENTS,
-    MAX_VALUES,
-    LinedDict,
-    LinedList,
-    SpelledFloat,
-    documents,
-)
+from evenkeel.api.yaml_text import MAX_DEPTH, MAX_DOCUMENTS, MAX_VALUES, documents
 from evenkeel.errors import Problem
 from tests.strategies import plain_values
 

@@ -4,8 +4,9 @@ from collections.abc import Container, Mapping
 
 from evenkeel.api.config import API_VERSION, KIND, KubeletConfiguration
 from evenkeel.api.decode import Findings, decode
+from evenkeel.api.lined_values import Document, LinedDict
 from evenkeel.api.problems import line_of, without_effect
-from evenkeel.api.yaml_text import Document, LinedDict, documents
+from evenkeel.api.yaml_text import documents
 from evenkeel.errors import InvalidInput, Problem
 from evenkeel.named_tuples import NamedTuple
 

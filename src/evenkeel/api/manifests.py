@@ -7,10 +7,10 @@ template. All problems are reported, with source, document, line and field path.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from evenkeel.api import yaml_text
 from evenkeel.api.config import Profile
 from evenkeel.api.decode import UNKNOWN_FIELD, Findings, decode, seen, unknown_below
 from evenkeel.api.defaults import DEFAULT_NAMESPACE, default_pod, stable_uid
+from evenkeel.api.lined_values import Document
 from evenkeel.api.node import Node
 from evenkeel.api.pod import ObjectMeta, Pod, PodTemplateSpec
 from evenkeel.api.problems import Misshapen, join, line_of, without_effect, without_indices
@@ -39,9 +39,11 @@ def read_manifests(
 ) -> Reading:
     """Every pod, workload, object and node in `text`, validated. Pods have their defaults. If the pods will not run on
     this machine, a field that it cannot honour is a warning and no problem."""
+    from evenkeel.api.yaml_text import documents  # not at the top: see api.lined_values
+
     reader = _Reader(source, profile, is_to_run=is_to_run)
     problems: list[Problem] = []
-    for number, document in enumerate(yaml_text.documents(text, problems), start=1):
+    for number, document in enumerate(documents(text, problems), start=1):
         reader.document(document, number)
     reader.note_passed_over()
     reader.problems += [problem._replace(source=source) for problem in problems]
@@ -75,7 +77,7 @@ class _Reader:
         self._passed_over: dict[str, int] = {}  # kinds, and how many objects of each
         self._first_passed_over = Problem("", "")
 
-    def document(self, document: yaml_text.Document, number: int) -> None:
+    def document(self, document: Document, number: int) -> None:
         found = Findings()
         notes: list[Problem] = []
         self._number = number
@@ -273,12 +275,12 @@ class _Reader:
         suffix = stable_uid(self._source, f"{self._number} {path}")[-5:]
         return meta._replace(name=f"{meta.generate_name}{suffix}")
 
-    def _in_order(self, problems: list[Problem], document: yaml_text.Document, number: int) -> list[Problem]:
+    def _in_order(self, problems: list[Problem], document: Document, number: int) -> list[Problem]:
         return sorted(
             (self._located(problem, document, number) for problem in problems), key=lambda p: p.line
         )
 
-    def _located(self, problem: Problem, document: yaml_text.Document, number: int) -> Problem:
+    def _located(self, problem: Problem, document: Document, number: int) -> Problem:
         source = f"{self._source}#{number}" if number > 1 else self._source
         return problem._replace(source=source, line=line_of(document, problem.field))
 

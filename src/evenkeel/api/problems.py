@@ -6,7 +6,7 @@ Validation, decoding and manifests report problems with the same words, because 
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from evenkeel.api.yaml_text import Document, LinedDict, LinedList
+from evenkeel.api.lined_values import Document, LinedDict, LinedList
 from evenkeel.errors import NODE_RULE, Problem
 
 Problems = Iterator[Problem]

@@ -7,10 +7,10 @@ of YAML 1.1 for true and false), but dates stay text, and a number with a fracti
 
 import re
 from collections.abc import Iterator
-from typing import Any, Self
 
 import yaml
 
+from evenkeel.api.lined_values import Document, LinedDict, LinedList, SpelledFloat, SpelledInt
 from evenkeel.api.yaml_forms import plain_yaml
 from evenkeel.errors import Problem
 from evenkeel.named_tuples import NamedTuple
@@ -18,53 +18,6 @@ from evenkeel.named_tuples import NamedTuple
 MAX_DEPTH = 100
 MAX_VALUES = 200_000  # in one document
 MAX_DOCUMENTS = 100_000  # empty ones too: each takes the parser a while
-
-
-class SpelledFloat(float):
-    """A float that keeps its text: `0.1` is exact as text and not as a float."""
-
-    text: str
-
-    def __new__(cls, text: str) -> Self:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
-
-
-class SpelledInt(int):
-    """A number that is written in another way than in plain decimals: `0644` is 420."""
-
-    text: str
-
-    def __new__(cls, number: int, text: str) -> Self:
-        one = super().__new__(cls, number)
-        one.text = text
-        return one
-
-
-class LinedDict(dict[str, Any]):
-    """A mapping that knows the line of each of its keys."""
-
-    __slots__ = ("lines",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: dict[str, int] = {}
-
-
-class LinedList(list[Any]):
-    """A list that knows the line of each of its items."""
-
-    __slots__ = ("lines",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[int] = []
-
-
-class Document(NamedTuple):
-    value: object
-    line: int
 
 
 def documents(text: str, problems: list[Problem]) -> Iterator[Document]:

@@ -23,14 +23,13 @@ from contextlib import contextmanager
 from typing import Self
 from urllib.parse import urlsplit
 
-from evenkeel.api import yaml_text
-from evenkeel.errors import EvenkeelError, Problem, reason
+from evenkeel.errors import EvenkeelError, InvalidInput, reason
 from evenkeel.host.files import read_text, replace_own
 from evenkeel.kube.api_client import ApiError, Client, Json, path_of
 from evenkeel.kube.api_connection import Connection
 from evenkeel.kube.api_credentials import Credentials, Identity
 from evenkeel.kube.certificates import Certificate, certificates_of, read_certificate
-from evenkeel.kube.kubeconfig import Kubeconfig, read_kubeconfig
+from evenkeel.kube.kubeconfig import Kubeconfig, parsed, read_kubeconfig
 from evenkeel.kube.node_certificate import CLIENT, NodeCertificate
 from evenkeel.named_tuples import NamedTuple
 
@@ -153,14 +152,13 @@ async def _cluster_info(server: Kubeconfig) -> Json:
 
 
 def _authority(kubeconfig: str) -> str:
-    problems: list[Problem] = []
     try:
-        (found,) = yaml_text.documents(kubeconfig, problems)
-        data = found.value["clusters"][0]["cluster"]["certificate-authority-data"]  # type: ignore[index]
+        (found,) = parsed(kubeconfig, "cluster-info")
+        data = found["clusters"][0]["cluster"]["certificate-authority-data"]  # type: ignore[index]
         ca_pem = binascii.a2b_base64(str(data), strict_mode=True).decode()
-    except (ValueError, LookupError, TypeError, binascii.Error):
+    except (ValueError, LookupError, TypeError, binascii.Error, InvalidInput):
         ca_pem = ""
-    if problems or not certificates_of(ca_pem):
+    if not certificates_of(ca_pem):
         raise EvenkeelError("the kubeconfig of cluster-info has no certificate authority", hint=_OTHER_WAY)
     return ca_pem
 

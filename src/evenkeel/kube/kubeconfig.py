@@ -4,12 +4,12 @@ Keys are never written to a file: OpenSSL reads them from a file in memory. No v
 """
 
 import binascii
+import json
 import os
 import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from evenkeel.api import yaml_text
 from evenkeel.errors import EvenkeelError, InvalidInput, Problem, reason
 from evenkeel.host.files import read_text
 from evenkeel.named_tuples import NamedTuple
@@ -58,15 +58,35 @@ class Kubeconfig(NamedTuple):
 
 def read_kubeconfig(path: str) -> Kubeconfig:
     """Raises EvenkeelError, with the field and what would be right."""
-    problems: list[Problem] = []
-    found = [one.value for one in yaml_text.documents(read_text(path), problems)]
-    if problems:
-        raise InvalidInput([problem._replace(source=path) for problem in problems])
+    found = parsed(read_text(path), path)
     if len(found) != 1 or not isinstance(found[0], Mapping):
         raise EvenkeelError(
             f"{path} is no kubeconfig: it must be one object with clusters, users and contexts"
         )
     return _Reader(path, found[0]).read()
+
+
+def parsed(text: str, source: str) -> list[object]:
+    """The documents of a kubeconfig. Most of those on nodes are JSON, `evenkeel join`'s too, and need no YAML library.
+    Raises InvalidInput."""
+    try:
+        return [json.loads(text, object_pairs_hook=_without_twins)]
+    except (ValueError, RecursionError):
+        pass  # what is wrong with it, the other reader says
+    from evenkeel.api.yaml_text import documents
+
+    problems: list[Problem] = []
+    found = [one.value for one in documents(text, problems)]
+    if problems:
+        raise InvalidInput([problem._replace(source=source) for problem in problems])
+    return found
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError
+    return found
 
 
 class _Reader:
