@@ -1,6 +1,7 @@
 """Requests and watches when the API server answers late, wrongly or not at all."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -161,6 +162,44 @@ def test_a_server_with_a_foreign_certificate_is_not_talked_to(tmp_path):
         with pytest.raises(Unreachable, match="certificate"):
             await Client(Credentials(read_kubeconfig(str(path)))).get("/version")
         assert not server.asked
+
+    story(tmp_path, answer, scenario)
+
+
+def test_a_server_with_another_name_is_not_talked_to(tmp_path):
+    async def answer(asked: Asked) -> None:
+        await asked.answer(200, {})
+
+    async def scenario(server: ApiServer, client: Client) -> None:
+        found = read_kubeconfig(str(tmp_path / "kubeconfig"))
+        for name in ("127.0.0.2", "other.example", "größe.example"):
+            with pytest.raises(Unreachable, match="certificate"):
+                await Client(Credentials(found._replace(server_name=name))).get("/version")
+        assert not server.asked
+
+    story(tmp_path, answer, scenario)
+
+
+def test_a_connection_by_address_loads_no_tables_of_idna(tmp_path):
+    program = (
+        "import asyncio, sys;"
+        "from evenkeel.kube.api_client import Client;"
+        "from evenkeel.kube.api_credentials import Credentials;"
+        "from evenkeel.kube.kubeconfig import read_kubeconfig;"
+        "asyncio.run(Client(Credentials(read_kubeconfig(sys.argv[1]))).get('/version'));"
+        "print('encodings.idna' in sys.modules)"
+    )
+
+    async def answer(asked: Asked) -> None:
+        await asked.answer(200, {})
+
+    async def scenario(server: ApiServer, client: Client) -> None:
+        running = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, str(tmp_path / "kubeconfig"), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await running.communicate()
+        assert said == b"False\n"
+        assert server.asked
 
     story(tmp_path, answer, scenario)
 

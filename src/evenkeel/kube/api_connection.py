@@ -59,7 +59,7 @@ class Connection:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(
-                    config.host, config.port, ssl=identity.context, server_hostname=config.server_name
+                    config.host, config.port, ssl=identity.context, server_hostname=_name(config.server_name)
                 )
         except TimeoutError:
             raise Unreachable(f"{config.server} does not answer within {_CONNECT_SECONDS:.0f} s") from None
@@ -169,3 +169,8 @@ class Connection:
             raise Unreachable(f"the connection to the API server broke: {reason(error)}") from None
         except h11.RemoteProtocolError:
             raise Unreachable("the API server's answer is no HTTP, or ends in the middle") from None
+
+
+def _name(server_name: str) -> str | bytes:
+    """The server's name for `ssl`. It encodes a text by IDNA, whose tables take a MiB, and bytes not at all."""
+    return server_name.encode() if server_name.isascii() else server_name
