@@ -265,9 +265,8 @@ class MemoryWatch:
         )
 
     def _wait_seconds(self, sample: MemorySample, met: tuple[Threshold, ...], now: float) -> float:
-        if self._evictor.is_any_frozen or self._mitigation.is_freezing:
-            return _PENDING_SECONDS
-        if self._pending.is_any_killed and sample.pending_bytes:
+        is_memory_coming = self._pending.is_any_killed and sample.pending_bytes > 0
+        if self._evictor.is_any_frozen or self._mitigation.is_freezing or is_memory_coming:
             return _PENDING_SECONDS
         distances = []
         most = self._rehearsals.pause_seconds or MOST_SECONDS

@@ -311,10 +311,9 @@ class WatchProcess:
         self._watch.count_queues(self._queues)
 
     def _note_failure(self, error: Exception) -> None:
-        if isinstance(error, OSError | EvenkeelError):
-            self._outbox.noted(f"the watch over memory: {error}")
-        else:
-            self._outbox.noted(f"the watch over memory: {error!r}")
+        is_expected = isinstance(error, OSError | EvenkeelError)
+        self._outbox.noted(f"the watch over memory: {error if is_expected else repr(error)}")
+        if not is_expected:
             self._log(error)
 
     def _log(self, error: BaseException) -> None:
