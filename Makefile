@@ -11,7 +11,7 @@ SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 # What runs where is in tests/machines/parts.py.
 KERNEL_PARTS := $(addprefix kernel-, \
   host host-alone host-attacks host-containers host-pressure v1 v2-agents v2-others v2-alone v2-long \
-  user-mode-agents user-mode-attacks user-mode-others systemd cluster cluster-long kubelet kubelet-v2 \
+  user-mode-agents user-mode-attacks user-mode-others user-mode-containers systemd cluster cluster-long kubelet kubelet-v2 \
   fuzz fuzz-stories)
 
 .DEFAULT_GOAL := help
@@ -73,6 +73,7 @@ kernel-host: kernel-host-pressure kernel-host-containers kernel-host-attacks ## 
 kernel-v1: ## in a virtual machine with controllers of cgroup v1 mounted together, and huge pages
 kernel-v2: kernel-v2-agents kernel-v2-others kernel-v2-alone ## in virtual machines with cgroup v2
 kernel-user-mode: kernel-user-mode-agents kernel-user-mode-attacks kernel-user-mode-others ## on cgroup v2 of a kernel that is a process, most tests with an agent
+kernel-user-mode-containers: ## the tests with an agent once more, with containerd, which takes half an hour
 kernel-v2-long: ## crashes, storms and barrages there too, which takes most of an hour when emulated
 kernel-systemd: ## in a virtual machine with systemd
 

@@ -219,4 +219,8 @@ def test_each_kind_of_workload_has_its_pods_and_a_finished_job_goes(up: MakeUp):
         lambda: owners() == ["DaemonSet", "ReplicaSet", "ReplicaSet"],
         details=lambda: f"{owners()}\n{agent.log_tail()}",
     )
-    assert not [one for one in agent.client.pods() if one["metadata"]["name"].startswith("brief")]
+    # The Job is gone before its pod has ended.
+    eventually(
+        lambda: not [one for one in agent.client.pods() if one["metadata"]["name"].startswith("brief")],
+        details=agent.log_tail,
+    )

@@ -149,6 +149,15 @@ LONG = Part(
     cpus=2,
     variables=MappingProxyType({"EVENKEEL_LONG": "1"}),
 )
+# With containers as well, on cgroup v2: containerd runs on the kernel in user mode, too.
+CONTAINERS = Part(
+    "user-mode-containers",
+    "user-mode",
+    7200,
+    1800,
+    ("tests/kernel", "-m", "agent and not whole_kernel and not long", "-k", "cri"),
+    variables=MappingProxyType({"EVENKEEL_LONG": "1"}),
+)
 # Tests of the cluster that `make soak` repeats for hours.
 CLUSTER_SOAK = Part("cluster-long", "host", 43200, 900, (*CLUSTER_LONG, "-s"))
 # Beside the real kubelet, which Go builds once.
@@ -157,4 +166,4 @@ KUBELET_PARTS = (
     Part("kubelet", "host", 3600, 80, KUBELET),
     Part("kubelet-v2", "v2", 7200, 1200, KUBELET, cpus=2, memory_mib=3072),
 )
-BY_NAME = {part.name: part for part in (*PARTS, LONG, CLUSTER_SOAK, *KUBELET_PARTS)}
+BY_NAME = {part.name: part for part in (*PARTS, LONG, CONTAINERS, CLUSTER_SOAK, *KUBELET_PARTS)}
