@@ -7,6 +7,7 @@ import pytest
 
 from evenkeel.agent.agent import Agent
 from evenkeel.api.config import KubeletConfiguration
+from evenkeel.policy.eviction.decide import Eviction
 from evenkeel.pressure.intents import Intent, Intents
 from evenkeel.pressure.watch.messages import INTENTS_NAME
 from evenkeel.pressure.watch.process import INTENT_SLOTS
@@ -49,6 +50,26 @@ def test_a_pod_that_was_asked_to_end_keeps_its_time_if_only_the_intent_is_known(
         async with place.agent() as agent:
             await until(lambda: phase(agent, "web") == "Failed")
             assert [grace for attempt, grace in place.runtime.stopped if attempt.uid == "u-web"] == [grace]
+
+    asyncio.run(story())
+
+
+@pytest.mark.req("A20", "E14")
+def test_a_pod_that_is_killed_in_its_grace_period_was_evicted_once(place):
+    """A soft threshold is met, and then a hard one, before the pod has ended."""
+
+    async def story() -> None:
+        async with place.agent() as agent:
+            await agent.apply(pods_of(PODS))
+            await until(lambda: phase(agent, "web") == "Running")
+            recorder, web = agent.watches.memory.recorder, agent.pod("default/web")
+            recorder.evicting("u-web", Eviction(web, 30), place.now)
+            recorder.evicting("u-web", Eviction(web, 0), place.now + 1)
+            await until(lambda: phase(agent, "web") == "Failed")
+            recorded = agent.events("default/web")
+            assert sum(one.times for one in recorded if one.reason == "Evicted") == 1
+            said = [one.message for one in recorded if one.reason == "Killing"]
+            assert any(message.startswith("killed before its grace period is over") for message in said)
 
     asyncio.run(story())
 

@@ -81,9 +81,16 @@ class EvictionRecorder:
         self._notes: set[str] = set()
 
     def evicting(self, uid: str, eviction: Eviction, at: float) -> None:
-        """Records that a whole pod is evicted (A20)."""
+        """Records that a whole pod is evicted (A20). A pod that is killed in the grace period of its eviction is not
+        evicted a second time."""
         grace = float(eviction.grace_period_seconds)
+        record = self._pods.get(uid)
+        earlier = record.state.verdict if record is not None else None
         self.evict(uid, eviction.message, at, grace, is_disruption=eviction.is_disruption)
+        if earlier is not None and earlier.reason == EVICTED and earlier.at < at:
+            message = f"killed before its grace period is over: {eviction.message}"
+            self._events.record(WARNING, "Killing", message, eviction.pod)
+            return
         reason = eviction.shortage or eviction.limit
         figures = plain_of(to_text(reason)) if reason is not None else {}
         self._events.record(WARNING, EVICTED, eviction.message, eviction.pod, figures=figures)
