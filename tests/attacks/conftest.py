@@ -18,7 +18,9 @@ from tests.kernel.conftest import (
     pytest_runtest_makereport,
     spawn,
 )
+from tests.kernel.evictions import condition
 from tests.kernel.small_disk import small
+from tests.kernel.waiting import eventually
 
 __all__ = [
     "_nothing_left",
@@ -56,6 +58,8 @@ def shared_agent(
 
 @pytest.fixture
 def agent(shared_agent: Up) -> Iterator[Up]:
-    """Runs already, and for the tests after this one too. The pods of a test are gone after it."""
+    """Runs already, and for the tests after this one too. The pods of a test are gone after it, and the shortage that
+    they caused is over: pods would be refused for it."""
+    eventually(lambda: condition(shared_agent, "MemoryPressure") == "False", details=shared_agent.log_tail)
     yield shared_agent
     shared_agent.delete_all()
