@@ -11,7 +11,7 @@ SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 # What runs where is in tests/machines/parts.py.
 KERNEL_PARTS := $(addprefix kernel-, \
   host host-alone host-attacks host-containers host-pressure v1 v2-agents v2-others v2-alone v2-long \
-  user-mode-agents user-mode-attacks user-mode-others user-mode-containers systemd cluster cluster-long kubelet kubelet-v2 \
+  user-mode-agents user-mode-attacks user-mode-others user-mode-containers systemd cluster cluster-long kubelet \
   fuzz fuzz-stories)
 
 .DEFAULT_GOAL := help
@@ -80,7 +80,6 @@ kernel-systemd: ## in a virtual machine with systemd
 kernel-cluster: ## with nodes of a real Kubernetes control plane on this machine, which Go builds once
 kernel-cluster-long: ## thirty pods over three nodes, and a connection that breaks all the time, there too
 kernel-kubelet: ## the same kernel files as the real kubelet, on this machine's own cgroups; Go builds kubelet once
-kernel-kubelet-v2: ## and in a virtual machine with cgroup v2
 
 cluster: setup root ## a Kubernetes control plane with three nodes on this machine, to try (root); Ctrl-C removes it
 	@$(BIN)/python -m tests.cluster up

@@ -28,7 +28,6 @@ class Part(NamedTuple):
     usual_seconds: float
     tests: tuple[str, ...] = ("tests/kernel",)
     cpus: int = 1
-    memory_mib: int = 1024
     variables: Mapping[str, str] = MappingProxyType({})
     is_alone: bool = False
     gives_way: bool = False
@@ -161,9 +160,5 @@ CONTAINERS = Part(
 # Tests of the cluster that `make soak` repeats for hours.
 CLUSTER_SOAK = Part("cluster-long", "host", 43200, 900, (*CLUSTER_LONG, "-s"))
 # Beside the real kubelet, which Go builds once.
-KUBELET = ("tests/kubelet", "-s")
-KUBELET_PARTS = (
-    Part("kubelet", "host", 3600, 80, KUBELET),
-    Part("kubelet-v2", "v2", 7200, 1200, KUBELET, cpus=2, memory_mib=3072),
-)
-BY_NAME = {part.name: part for part in (*PARTS, LONG, CONTAINERS, CLUSTER_SOAK, *KUBELET_PARTS)}
+KUBELET = Part("kubelet", "host", 3600, 80, ("tests/kubelet", "-s"))
+BY_NAME = {part.name: part for part in (*PARTS, LONG, CONTAINERS, CLUSTER_SOAK, KUBELET)}

@@ -63,7 +63,7 @@ def run_part(part: Part, *, reports: bool) -> int:
     os.environ.update(part.variables)
     if part.gives_way:
         host.give_way()
-    request = Request(_machine_of(part), part.name, part.time_limit_seconds, part.memory_mib, part.cpus)
+    request = Request(_machine_of(part), part.name, part.time_limit_seconds, cpus=part.cpus)
     arguments = [*(REPORTING if reports else ()), *part.tests]
     if not part.needs_kernel:
         return run_command(request, _pytest([*OPTIONS, *arguments]))
@@ -105,7 +105,7 @@ def _run_tests(request: Request, command: Sequence[str], tests: Sequence[str]) -
     try:
         host.require_root()
         host.require_seen_by_pods()
-        # Here, since pytest would keep the news of it to itself, and a guest cannot build.
+        # Here, since pytest would keep the news of it to itself.
         if any(test.startswith("tests/kubelet") for test in tests):
             kubelet()
         if request.machine != "host":
