@@ -60,9 +60,6 @@ MARK = (NODE_MIB - THRESHOLD_MIB) * MIB
 BALLAST_MIB = 1480
 STALE = 2.0  # milliseconds: reports of an earlier crossing are older
 BACK = 64 * MIB  # more than was used before: the rest is the kernel's own
-# Less cache is not dropped. It would be used up in a fifth of a millisecond, and the kernel needs 0.1 s to drop it: it
-# looks at all memory of all pods.
-CACHE = MIB // 2
 
 
 def figures() -> Iterator[Figure]:
@@ -230,21 +227,11 @@ def evicted(client: Client, kills: Kills, root: Cgroup, program: str, number: in
 def drop_cache(place: Cgroup) -> None:
     """Cache that can be dropped counts as available. With cache, the threshold is crossed later than usage alone
     suggests. The reference knows only usage, so there must be no cache."""
-    if cached(place) < CACHE:
-        return
     if place.has("memory.force_empty"):
         place.write("memory.force_empty", 0)
     else:
         with suppress(OSError):  # there was less
             place.write("memory.reclaim", NODE_MIB * MIB)
-
-
-def cached(place: Cgroup) -> int:
-    """The pages of files, in bytes, of the cgroup with all below it."""
-    names = ("inactive_file", "active_file", "total_inactive_file", "total_active_file")
-    figures = dict(line.split() for line in place.read("memory.stat").splitlines())
-    of_v1 = "total_inactive_file" in figures  # there the names without `total_` are of the cgroup alone
-    return sum(int(figures[name]) for name in names if name.startswith("total_") == of_v1)
 
 
 def used(place: Cgroup) -> int:
