@@ -4,6 +4,7 @@ An error about input (a manifest, a flag, a file) says where it is, what was wri
 reads input collects `Problem`s and reports all of them at once.
 """
 
+import errno
 from collections.abc import Sequence
 
 from evenkeel.named_tuples import NamedTuple
@@ -59,3 +60,18 @@ def _printable(text: str) -> str:
 def reason(error: Exception) -> str:
     """Why a system call or a library failed, as words for a sentence: `no such file or directory`."""
     return (getattr(error, "strerror", "") or str(error)).lower()
+
+
+_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether this process or the machine had no descriptor or memory left for the call. Such an error says nothing
+    about a file, a process or a server: neither that it is gone nor that it never was."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+def raise_shortage(error: OSError) -> None:
+    """Raises the error if it is a shortage."""
+    if is_shortage(error):
+        raise error

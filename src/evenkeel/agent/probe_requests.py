@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from evenkeel.api.container import Container, ContainerPort, HTTPGetAction, TCPSocketAction
-from evenkeel.host.files import is_shortage
+from evenkeel.errors import is_shortage
 from evenkeel.named_tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -1,29 +1,15 @@
 """Reading the files that users name: bounded, text only, with a sentence for every failure. And writing our own."""
 
-import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from evenkeel.errors import EvenkeelError, reason
+from evenkeel.errors import EvenkeelError, is_shortage, reason
 
 MAX_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1 << 16  # for a larger buffer memory is mapped, and unmapped afterwards
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
-_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _FEW_DESCRIPTORS = 8  # about as many as the start of a container takes
-
-
-def is_shortage(error: BaseException) -> bool:
-    """Whether this process or the machine had no descriptor or memory left for the call. Such an error says nothing
-    about a file, a process or a server: neither that it is gone nor that it never was."""
-    return isinstance(error, OSError) and error.errno in _SHORTAGES
-
-
-def raise_shortage(error: OSError) -> None:
-    """Raises the error if it is a shortage."""
-    if is_shortage(error):
-        raise error
 
 
 def descriptor_shortage() -> str:

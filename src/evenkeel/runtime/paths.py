@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from evenkeel.errors import EvenkeelError
-from evenkeel.host.files import raise_shortage, write_own
+from evenkeel.errors import EvenkeelError, raise_shortage
+from evenkeel.host.files import write_own
 from evenkeel.named_tuples import NamedTuple
 
 _LONGEST_NAME_BYTES = 255

@@ -8,7 +8,7 @@ import re
 import select
 from collections.abc import Sequence
 
-from evenkeel.host.files import raise_shortage
+from evenkeel.errors import raise_shortage
 from evenkeel.named_tuples import NamedTuple
 
 # Fields 4, 6, 10, 12, 14, 15, 20 and 22.

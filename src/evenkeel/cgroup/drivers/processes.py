@@ -1,6 +1,5 @@
 """Killing processes and waiting for their end; and the placeholder process that keeps a systemd scope alive."""
 
-import errno
 import os
 import select
 import signal
@@ -11,9 +10,9 @@ from contextlib import suppress
 
 from evenkeel.cgroup.driver import CgroupError, Driver
 from evenkeel.cgroup.drivers.kernel_refusals import refusal
+from evenkeel.errors import is_shortage
 
 _WAIT_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def waits(seconds: float) -> Iterator[None]:
@@ -65,12 +64,12 @@ def is_dead(pid: int) -> bool:
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        return pid > 0 and error.errno not in _SHORTAGES
+        return pid > 0 and not is_shortage(error)
     try:
         # The name in brackets may hold anything; the state follows the last bracket.
         return os.read(descriptor, 4096).rpartition(b") ")[2][:1] in (b"Z", b"X")
     except OSError as error:
-        return error.errno not in _SHORTAGES
+        return not is_shortage(error)
     finally:
         os.close(descriptor)
 

@@ -8,8 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
-from evenkeel.errors import reason
-from evenkeel.host.files import is_shortage
+from evenkeel.errors import is_shortage, reason
 from evenkeel.runtime.interface import Attempt, Exit, Placed, Record
 from evenkeel.runtime.paths import StatePaths, every_attempt, read_json, write_json
 from evenkeel.runtime.procfs import Process, start_ticks

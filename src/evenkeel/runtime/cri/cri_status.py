@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from evenkeel.cgroup.driver import CgroupError
-from evenkeel.errors import reason
-from evenkeel.host.files import raise_shortage
+from evenkeel.errors import raise_shortage, reason
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.cri import cri_pb2 as pb
 from evenkeel.runtime.cri.configs import MESSAGE_POLICY

@@ -11,8 +11,7 @@ import threading
 from typing import IO
 
 from evenkeel.api.pod import Pod
-from evenkeel.errors import reason
-from evenkeel.host.files import raise_shortage
+from evenkeel.errors import raise_shortage, reason
 from evenkeel.runtime.images.references import HOST, is_relative
 from evenkeel.runtime.network_files import ETC
 from evenkeel.runtime.paths import StatePaths, attempts_of, every_attempt, read_json

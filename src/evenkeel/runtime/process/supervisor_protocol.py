@@ -43,7 +43,7 @@ import signal
 import socket
 from typing import Any
 
-from evenkeel.host.files import raise_shortage
+from evenkeel.errors import raise_shortage
 from evenkeel.named_tuples import NamedTuple
 from evenkeel.runtime.paths import AttemptKey, is_name, read_json, write_json
 from evenkeel.runtime.procfs import is_alive, start_ticks

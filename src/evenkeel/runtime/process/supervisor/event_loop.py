@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from evenkeel.host.files import raise_shortage
+from evenkeel.errors import raise_shortage
 from evenkeel.host.polling import Poller
 
 READABLE = select.EPOLLIN

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from evenkeel.host.files import raise_shortage
+from evenkeel.errors import raise_shortage
 from evenkeel.runtime.paths import AttemptKey, StatePaths, attempts_of, read_json
 from evenkeel.runtime.process import supervisor_protocol
 from evenkeel.runtime.process.supervisor import child_reports, rootfs, spawn
